@@ -160,6 +160,12 @@ impl Report {
         !self.points.iter().any(|point| point.required && point.state != State::Ok)
     }
 
+    /// Whether an exporter runs.
+    fn runs(&self) -> bool {
+        let exporter = |point: &Point| point.subject.starts_with("exporter ");
+        self.points.iter().any(|point| exporter(point) && point.state == State::Ok)
+    }
+
     /// Whether a point failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {

@@ -32,7 +32,7 @@ use reader::joined;
 pub use launch_ops::OpNames;
 pub use outline::Position;
 pub use process_filter::{Matcher, Pattern, ProcessFilter};
-pub(crate) use typed::typed;
+pub(crate) use typed::{typed, typed_in_part};
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -45,7 +45,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let plain = args.scenario.is_some();
     let mut view = ViewOptions { interval: REFRESH, plain, ..ViewOptions::default() };
     if !view.is_live() || !io::stderr().is_terminal() {
-        logging::init(args.log);
+        // The story has the chains already.
+        logging::init_recorder(args.log);
     }
     let server = args.web.server()?;
     let url = server.url().map(|url| format!("{url}{}", args.web.telemetry_path.as_str()));
@@ -66,7 +67,13 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
              --stand-in adds a workload under contention."
         ),
     };
-    let heading = format!("{heading}\nMetrics: {}   (Ctrl-C ends)\n", url.unwrap_or_default());
+    let mixed = if real > 0 && stand_in.is_some() {
+        "CUDA programs run on this host: they and the demo delay each other, and its numbers are of both.\n"
+    } else {
+        ""
+    };
+    let heading =
+        format!("{heading}\n{mixed}Metrics: {}   (Ctrl-C ends)\n", url.unwrap_or_default());
     if view.is_live() {
         view.heading = heading.lines().chain([""]).map(String::from).collect();
     } else {

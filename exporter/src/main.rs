@@ -13,6 +13,7 @@ use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
+use gpucause::port_owner::warn_of_other_exporters;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
@@ -116,15 +117,25 @@ fn main() -> ExitCode {
     }
 }
 
-/// An argument that is a file is often a trace, which has a flag.
+/// An argument that is a file is often a trace, which has a flag; of `view` it is the argument.
 fn with_tip(mut error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
-        && std::path::Path::new(argument).is_file()
-    {
-        let tip = format!("a trace file is given with --db {argument}");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let is = |command: &str| words.first().is_some_and(|own| own == command);
+    let file = words.iter().skip(1).find(|own| std::path::Path::new(own).is_file());
+    let tip = match file {
+        _ if error.kind() != ErrorKind::UnknownArgument => return error,
+        _ if is("view") && argument == "--db" => {
+            "view has no flag for the trace file: gpucause view FILE".to_owned()
+        }
+        Some(file) if argument == file || (is("query") && !words.contains(&"--db".to_owned())) => {
+            format!("a trace file is given with --db {file}")
+        }
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 
@@ -219,6 +230,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     // Bound first: a port in use must be reported before anything is loaded into the kernel.
     let server = args.web.listen(passed, limits)?;
     privileges::require()?;
+    warn_of_other_exporters();
     let server = WebArgs::with_token_file(server);
     // Confined before there is another thread.
     let recorder = flights.as_ref().map(|_| RingSize::default());

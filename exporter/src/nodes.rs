@@ -10,6 +10,7 @@ use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustEr
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
+use crate::cli::UsageError;
 use crate::config::{in_one_line, typed};
 use crate::nodes_from::NodesFrom;
 use crate::prometheus_url::PrometheusLogin;
@@ -89,6 +90,16 @@ impl NodeArgs {
     #[must_use]
     pub fn names_several(&self) -> bool {
         !self.nodes.is_empty() || self.nodes_file.is_some() || self.nodes_from.is_some()
+    }
+
+    /// Refuses a command line that names neither a file nor nodes.
+    ///
+    /// # Errors
+    /// When no nodes are named.
+    pub(crate) fn require(&self) -> Result<(), UsageError> {
+        const MISSING: &str =
+            "no source is given - use --db FILE, or --nodes, --nodes-file or --nodes-from";
+        if self.names_several() { Ok(()) } else { Err(UsageError(MISSING.to_owned())) }
     }
 
     /// A client for each node; `url` when none are named.

@@ -55,11 +55,25 @@ pub(crate) fn owners(port: u16) -> Vec<Owner> {
     if sockets.is_empty() {
         return Vec::new();
     }
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<u32> = pids.filter(|pid| has_one_of(*pid, &sockets)).collect();
+    let mut pids: Vec<u32> = pids().filter(|pid| has_one_of(*pid, &sockets)).collect();
     pids.sort_unstable();
     pids.into_iter().map(owner).collect()
+}
+
+/// Warns of other exporters of this host, as far as this process may see them.
+pub fn warn_of_other_exporters() {
+    let own = std::process::id();
+    let others: Vec<_> =
+        pids().map(owner).filter(|other| other.is_exporter() && other.pid != own).collect();
+    if !others.is_empty() {
+        let others = names(&others);
+        tracing::warn!(%others, "another exporter runs on this host: every CUDA call is probed twice");
+    }
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn has_one_of(pid: u32, sockets: &HashSet<String>) -> bool {

@@ -22,7 +22,7 @@ enum ConfineError {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); without \
-     root, ask an admin for a recording or a login: see \"Not root\" in slow-training.md"
+     root, ask an admin for a recording or a login: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md"
 )]
 pub struct NotPermitted;
 

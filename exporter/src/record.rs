@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use gpucause_investigations::trace::{CLOCK_ERROR, PIDS, Start, Writer, check};
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::privileges;
 use crate::server::{node_name, shutdown_signal};
+use crate::top::without_calls;
 use crate::version;
 use session::Session;
 use status_line::StatusLine;
@@ -36,6 +37,9 @@ const DRAIN_EVERY: Duration = Duration::from_millis(100);
 
 /// Between two removals of old stacks from the kernel's maps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
+
+/// After this time a process that made no call is reported: it may be the wrong one.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// Records until a signal, or the end of `--duration`.
 ///
@@ -71,7 +75,7 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let recorder = daemon.recorder()?;
     recorder.set(&args.settings())?;
     let writer = Writer::create(&args.db, &start)?;
-    let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
+    let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock, &args.pids);
     let mut line = StatusLine::new(args.size_limit.0, args.duration);
     let followed = runtime.block_on(follow(&mut session, stop, args.duration, &mut line));
     line.completing();
@@ -79,7 +83,14 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let summary = session.finish();
     drop(line);
     followed?;
-    writeln!(io::stderr(), "{}", summary?).context("cannot print the summary")
+    let summary = summary?;
+    writeln!(io::stderr(), "{summary}").context("cannot print the summary")?;
+    let is_any = args.pids.is_empty() || args.pids.iter().any(|pid| !summary.silent.contains(pid));
+    ensure!(
+        is_any,
+        "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"
+    );
+    Ok(())
 }
 
 /// Details of the session for the file.
@@ -114,6 +125,7 @@ async fn follow(
 ) -> anyhow::Result<()> {
     let mut stop = Box::pin(stop);
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
+    let mut warn = Instant::now().checked_add(SILENT_AFTER);
     let mut ticks = tokio::time::interval(DRAIN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut evaluate, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
@@ -131,6 +143,12 @@ async fn follow(
         if now >= evaluate {
             session.evaluate()?;
             evaluate = (evaluate + EVALUATE_EVERY).max(now);
+        }
+        if warn.is_some_and(|at| now >= at) {
+            warn = None;
+            for pid in session.silent() {
+                tracing::warn!("{}", without_calls(*pid, "the recording"));
+            }
         }
         if now >= forget {
             session.clear_stacks();

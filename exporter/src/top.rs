@@ -29,6 +29,7 @@ use crate::sampler::SampleError;
 use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;
+pub(crate) use host::without_calls;
 use model::{Intervals, View};
 use screen::Appearance;
 

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use gpucause_investigations::recording;
 
 use crate::cli::ViewArgs;
+use crate::failure::Advice;
 use crate::replay;
 use crate::server::{Limits, Server, TelemetryPath, shutdown_signal};
 use crate::token_file::TokenFile;
@@ -32,7 +33,8 @@ pub fn run(args: &ViewArgs) -> anyhow::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let listener = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .with_context(|| format!("cannot listen on {address}"))?;
+        .with_context(|| format!("cannot listen on {address}"))
+        .context(Advice("leave --port out for one that is free, or choose another"))?;
     let port = listener.local_addr().context("the socket has no address")?.port();
     // In no file: the one of this port may be that of an exporter on another address.
     let token = TokenFile::create(&BTreeSet::new())?;

@@ -20,15 +20,15 @@ use crate::observation::{Observed, Outcome};
 
 pub(crate) use amounts::amounts;
 pub use chain_filter::ChainFilter;
-pub(crate) use chain_filter::is_reportable;
+pub(crate) use chain_filter::{culprits, is_reportable};
 pub use report::{
-    CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report, SessionLine, StackLine,
-    ThreadLine, TraceFile, WaitLine,
+    BetweenLine, CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report,
+    SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
-pub(crate) use text::plain;
 pub use text::render;
 pub use text::{is_control, line, render_chain};
+pub(crate) use text::{losses, plain};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -54,6 +54,9 @@ pub struct Incident {
     /// The filter, with the begin of the period that is asked for.
     #[serde(skip)]
     filter: ChainFilter,
+    /// The processes that a live node observes.
+    #[serde(skip)]
+    observed: Vec<u32>,
     /// Whether the filter is the processes of `record --pid`, and nothing of the user.
     #[serde(skip)]
     is_of_recorder: bool,
@@ -101,7 +104,9 @@ impl Incident {
             |pid: &u32| observed.as_ref().is_some_and(|observed| !observed.contains(pid));
         match filter.pids.iter().copied().find(is_unknown) {
             Some(pid) if incident.root_cause.is_none() => {
-                Self { outcome: Outcome::NotObserved, unobserved_pid: Some(pid), ..incident }
+                let observed = observed.unwrap_or_default();
+                let unobserved_pid = Some(pid);
+                Self { outcome: Outcome::NotObserved, unobserved_pid, observed, ..incident }
             }
             _ => incident,
         }
@@ -161,6 +166,7 @@ impl Incident {
             timeline,
             processes,
             filter,
+            observed: Vec::new(),
             is_of_recorder: false,
         }
     }
@@ -178,9 +184,15 @@ impl Incident {
     /// The processes whose rows are shown: the selected ones and the culprits of their chains; all where `None`.
     pub fn shown_pids(&self) -> Option<BTreeSet<u32>> {
         let pids = &self.filter.pids;
-        let own = self.chains().filter(|chain| self.filter.is_victim(chain));
-        let culprits = own.filter_map(|chain| chain.culprit.as_ref()).map(|own| own.pid);
-        (!pids.is_empty()).then(|| culprits.chain(pids.iter().copied()).collect())
+        (!pids.is_empty())
+            .then(|| self.culprits().into_iter().chain(pids.iter().copied()).collect())
+    }
+
+    /// The culprits of the chains of the selected processes, without these; none where all are selected.
+    fn culprits(&self) -> BTreeSet<u32> {
+        let pids = &self.filter.pids;
+        let own = self.chains().filter(|chain| self.filter.is_victim(chain) && !pids.is_empty());
+        own.flat_map(culprits).filter(|pid| !pids.contains(pid)).collect()
     }
 
     /// The asked period, by its begin and end in seconds since the Unix epoch.
@@ -199,7 +211,7 @@ impl Incident {
         self.chains().map(|chain| chain.severity_in(self.period())).max()
     }
 
-    /// The chains by headings: the root cause and further causes of each victim, the one whose chains took most first, and what the
+    /// The chains by headings: the root cause and further causes of each victim, the victim of the worst chain first, and what the
     /// process in the filter causes without being the victim.
     pub(crate) fn sections(&self) -> Vec<(&'static str, String, Vec<&Chain>)> {
         let (victims, delayed) = self.by_victim();
@@ -220,18 +232,19 @@ impl Incident {
     fn by_victim(&self) -> (Vec<Vec<&Chain>>, Vec<&Chain>) {
         let (own, delayed): (Vec<&Chain>, Vec<&Chain>) =
             self.chains().partition(|chain| self.filter.is_victim(chain));
-        let of = |process: &ProcessLoss| {
-            let mut chains: Vec<_> =
-                own.iter().copied().filter(|own| process.is_victim(own)).collect();
+        let mut victims: Vec<Vec<&Chain>> = Vec::new();
+        for chain in own {
+            match victims.iter_mut().find(|chains| is_same_victim(chains[0], chain)) {
+                Some(chains) => chains.push(chain),
+                None => victims.push(vec![chain]),
+            }
+        }
+        for chains in &mut victims {
             let root = known(chains.iter().copied()).unwrap_or(0);
             if let Some(until_root) = chains.get_mut(..=root) {
                 until_root.rotate_right(1);
             }
-            chains
-        };
-        let mut victims: Vec<_> = self.processes.iter().map(of).collect();
-        victims.retain(|chains| !chains.is_empty());
-        victims.sort_by_key(|chains| !chains.iter().any(|chain| chain.is_urgent()));
+        }
         (victims, delayed)
     }
 }
@@ -241,8 +254,13 @@ fn known<'a>(mut chains: impl Iterator<Item = &'a Chain>) -> Option<usize> {
     chains.position(|chain| chain.cause != Cause::Unexplained)
 }
 
+/// PIDs are reused, also by programs of the same name.
+fn is_same_victim(one: &Chain, other: &Chain) -> bool {
+    let identity = |chain: &Chain| (chain.victim.pid, chain.victim.started);
+    identity(one) == identity(other) && one.victim.comm == other.victim.comm
+}
+
 impl ProcessLoss {
-    /// PIDs are reused, also by programs of the same name.
     fn is_victim(&self, chain: &Chain) -> bool {
         let Victim { pid, comm, started, .. } = &chain.victim;
         (self.pid, &self.comm, self.started) == (*pid, comm, *started)

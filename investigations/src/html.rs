@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
 
-use crate::explain::{amounts, is_control, plain};
+use crate::explain::{amounts, is_control, losses, plain};
 
 /// The style sheet of both.
 pub const STYLE: &str = include_str!("html/style.css");
@@ -88,6 +88,7 @@ pub fn chain(
     let utc = |at| format!("{} UTC", utc(at, true));
     let severities = chain.severities(utc);
     let earlier = severities.strip_prefix(severity.label()).unwrap_or_default();
+    let earlier = earlier.strip_prefix(", ").map(|own| format!(" ({own})")).unwrap_or_default();
     writeln!(
         out,
         "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{}{earlier} <span class=\"cause\">{cause}</span> → {effect}: {} \
@@ -107,11 +108,9 @@ pub fn chain(
     )?;
     let (share, taken) = amounts(chain, period, utc);
     writeln!(out, "<dt>Time</dt><dd>{taken}; {share}</dd>")?;
-    writeln!(
-        out,
-        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of dispatcher time in all</dd>",
-        chain.lost_seconds, chain.lost_seconds
-    )?;
+    if !chain.losses.is_empty() {
+        writeln!(out, "<dt>Lost to</dt><dd>{}</dd>", Text(&losses(chain)))?;
+    }
     writeln!(out, "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>", Fix(&chain.fix))?;
     writeln!(
         out,
@@ -164,7 +163,9 @@ pub fn time(unix_seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_engine::chain::{Cause, Course, Culprit, Effect, Evidence, Place, Step, Victim};
+    use gpucause_engine::chain::{
+        Cause, Course, Culprit, Effect, Evidence, Loss, Place, Step, Victim,
+    };
 
     fn hostile() -> Chain {
         let name = "<script>\"'&\u{202e}";
@@ -232,12 +233,13 @@ mod tests {
         plain.id = "c1".into();
         let culprit = plain.culprit.as_mut().unwrap();
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
+        plain.losses = vec![Loss { pid: Some(9), comm: "fluent-bit".into(), seconds: 1.25 }];
         plain.fix = "Move it. Run: `taskset -cp 1 9 | cat`.".into();
         chain(&mut html, &plain, Chain::ALWAYS, Details::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
             "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",
-            "<data value=\"1.25\">1.2 s</data>",
+            "<dt>Lost to</dt><dd>fluent-bit (PID 9) 1.25 s</dd>",
             "<dt>Time</dt><dd>took 1.2 s in all, 1.2 s of it lost; explains 50 % of the slow launches</dd>",
             "<data value=\"0.0042\">0.0042</data>",
             "<details id=\"path-c1\"><summary>Path",

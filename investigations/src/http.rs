@@ -33,7 +33,7 @@ pub use address::{Address, without_password};
 pub use login::{Login, LoginError};
 pub use retry_after::retry_after;
 pub use token::{Token, TokenError};
-pub use trust::{Identity, TrustError, connector};
+pub use trust::{Identity, TrustError, connector, tls_advice};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -186,6 +186,11 @@ impl std::fmt::Debug for Conversation<'_> {
 }
 
 impl<'a> Conversation<'a> {
+    /// Whether requests have a user and a password.
+    pub(crate) const fn has_login(&self) -> bool {
+        self.client.login.is_some()
+    }
+
     async fn on(
         client: &'a Client,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -64,6 +64,8 @@ pub struct Merged {
     pub path: PathBuf,
     /// Events in it.
     pub events: u64,
+    /// Inputs that are in it.
+    pub files: usize,
     /// What its readers should know.
     pub warnings: Vec<Warning>,
 }
@@ -149,9 +151,10 @@ fn write(
 ) -> Result<Merged, MergeError> {
     let mut copying = Copying::new(store);
     let mut seen = HashSet::new();
-    let mut warnings = Vec::new();
+    let (mut warnings, mut files) = (Vec::new(), 0);
     for (index, input) in inputs.iter().enumerate() {
         let left_out = duplicates(input, &mut seen)?;
+        files += usize::from(left_out.len() < input.recording.nodes().len());
         warnings.extend(left_out.iter().map(|&node| Warning::Duplicate {
             path: input.path.clone(),
             node: input.recording.node_name(node).to_owned(),
@@ -161,7 +164,7 @@ fn write(
     }
     warnings.extend(skews(copying.nodes()));
     let Finished { path, events, pruned_events: _ } = copying.finish()?;
-    Ok(Merged { path, events, warnings })
+    Ok(Merged { path, events, files, warnings })
 }
 
 fn skews(nodes: &[Known]) -> Vec<Warning> {

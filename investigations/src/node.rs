@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::explain::ChainFilter;
-use crate::http::{Address, Client, Conversation, GetError};
+use crate::http::{Address, Client, Conversation, GetError, tls_advice};
 use crate::observation::Observed;
 
 /// Time for a request, with connecting.
@@ -84,7 +84,7 @@ pub enum AskError {
     #[error("{0} cannot be reached ({1}) - does gpucause exporter run there, on that port?")]
     Unreachable(Address, std::io::Error),
     /// TLS failed, such as for an untrusted certificate.
-    #[error("TLS with {0} failed ({1}) - trust your own authority with --ca-file")]
+    #[error("TLS with {0} failed ({1}) - {advice}", advice = tls_advice(.1))]
     Tls(Address, std::io::Error),
     /// The request timed out.
     #[error("{0} did not answer within {1:?}")]
@@ -95,7 +95,10 @@ pub enum AskError {
     /// The answer does not fit into memory.
     #[error("the answer of {0} does not fit into memory ({1}) - query fewer nodes at once")]
     OutOfMemory(Address, String),
-    /// The login is missing or wrong.
+    /// The login is wrong.
+    #[error("{0}: login refused - wrong user or password{1}")]
+    LoginRefused(Address, &'static str),
+    /// The login is missing.
     #[error(
         "{0} requires a login - use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
     )]
@@ -231,6 +234,11 @@ async fn body_of(
     }
     let message = serde_json::from_slice::<Answer<Clock>>(&answer.body).ok();
     let message = message.and_then(|answer| answer.error);
+    if answer.status == StatusCode::UNAUTHORIZED && node.has_login() {
+        // Without users it says what else it accepts.
+        let also = if message.is_some() { "; this node has no users" } else { "" };
+        return Err(AskError::LoginRefused(url.clone(), also));
+    }
     // A message of the node says which credentials it expects.
     if answer.status == StatusCode::UNAUTHORIZED && message.is_none() {
         return Err(AskError::Unauthorized(url.clone()));
@@ -241,7 +249,14 @@ async fn body_of(
         Some(own) => {
             AskError::Refused(url, status, shown(own.split(FOR_CURL).next().unwrap_or_default()))
         }
-        None => AskError::Foreign(url, status, shown(String::from_utf8_lossy(&answer.body).trim())),
+        None => {
+            let text = shown(String::from_utf8_lossy(&answer.body).trim());
+            // A node with TLS answers so.
+            match text.contains("https://") {
+                true => AskError::Refused(url, status, text),
+                false => AskError::Foreign(url, status, text),
+            }
+        }
     })
 }
 

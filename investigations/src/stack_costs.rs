@@ -13,6 +13,14 @@ pub(crate) struct Cost {
     pub(crate) max_ns: u64,
 }
 
+impl Cost {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}
+
 /// Stack, process and function.
 pub(crate) type Origin = (StackId, ProcessIndex, Arc<str>);
 
@@ -23,20 +31,16 @@ impl StackCosts {
     /// Adds a call that has a stack.
     pub(crate) fn add(&mut self, event: &Event) {
         let (Kind::Call(Call { op, .. }), Some(stack)) = (&event.kind, event.stack) else { return };
+        let ns = event.duration_ns;
         let cost = self.0.entry((stack, event.process, Arc::clone(op))).or_default();
-        cost.count += 1;
-        cost.sum_ns = cost.sum_ns.saturating_add(event.duration_ns);
-        cost.max_ns = cost.max_ns.max(event.duration_ns);
+        cost.merge(&Cost { count: 1, sum_ns: ns, max_ns: ns });
     }
 
     /// The same, with those of several processes as of the one that stands for them.
     pub(crate) fn merged(self, same: impl Fn(ProcessIndex) -> ProcessIndex) -> Self {
         let mut merged = Self::default();
         for ((stack, process, op), cost) in self.0 {
-            let own = merged.0.entry((stack, same(process), op)).or_default();
-            own.count += cost.count;
-            own.sum_ns = own.sum_ns.saturating_add(cost.sum_ns);
-            own.max_ns = own.max_ns.max(cost.max_ns);
+            merged.0.entry((stack, same(process), op)).or_default().merge(&cost);
         }
         merged
     }

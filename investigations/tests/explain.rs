@@ -279,6 +279,8 @@ fn a_process_that_the_node_does_not_observe_is_not_called_healthy() {
         report.contains("node1: PID 42 is NOT OBSERVED: ") && !report.contains("no causal chain"),
         "{report}"
     );
+    assert!(report.contains("\nObserved PIDs: 41, 43.\n"), "{report}");
+    assert!(of(Some(Vec::new()), Some(42)).1.contains("\nNo process is observed.\n"));
     for (processes, pid) in [(Some(vec![42]), Some(42)), (Some(vec![]), None), (None, Some(42))] {
         assert_eq!(of(processes, pid).0, Outcome::NothingFound);
     }
@@ -409,7 +411,7 @@ fn the_root_cause_is_what_took_most_in_the_asked_period_and_not_what_was_severe_
 }
 
 #[test]
-fn each_victim_has_a_root_cause_and_the_one_that_lost_most_comes_first() {
+fn each_victim_has_a_root_cause_and_the_one_with_the_worst_chain_comes_first() {
     let chains = vec![
         chain(Cause::LockWait, 42, 3.0, (NOON - 90.0, NOON)),
         chain(Cause::DataloaderStarvation, 50, 5.0, (NOON - 90.0, NOON)),
@@ -425,15 +427,17 @@ fn each_victim_has_a_root_cause_and_the_one_that_lost_most_comes_first() {
         .map(|line| line.split(" -> ").next().unwrap().trim())
         .collect();
     let expected = [
+        "ROOT CAUSE of trainer (PID 50)",
+        "dataloader_starvation",
         "ROOT CAUSE of trainer (PID 42)",
         "lock_wait",
         "ALSO of trainer (PID 42)",
         "unexplained",
         "page_fault",
-        "ROOT CAUSE of trainer (PID 50)",
-        "dataloader_starvation",
     ];
     assert_eq!(order, expected, "{report}");
+    let root = incident.root_cause.as_ref().unwrap();
+    assert_eq!(root.cause, Cause::DataloaderStarvation, "as JSON has it");
     let md = markdown::of(&report_of(&incident));
     assert!(md.contains("\n### Root cause of trainer (PID 50)\n"), "{md}");
     let html = html::of(&report_of(&incident));

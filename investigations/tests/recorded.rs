@@ -8,13 +8,15 @@ use std::sync::Arc;
 use gpucause_abi::hist::{Histogram, SLOTS, slot_of};
 use gpucause_abi::op::{Api, OpId};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
-use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::state::{Phase, Reason, Role, State};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
-use gpucause_engine::chain::{Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Course, Culprit, Effect, Evidence, Loss, Severity, Victim,
+};
 use gpucause_investigations::explain::{ChainFilter, Report, html, markdown, render_report};
 use gpucause_investigations::merge::{Input, merge};
-use gpucause_investigations::recording::open;
+use gpucause_investigations::recording::{Stack, StackFrame, open};
 use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, PIDS, Start, Writer};
 
 const SECOND: u64 = 1_000_000_000;
@@ -51,6 +53,10 @@ impl Process {
         let (count, each) = self.calls;
         own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))];
         own.offcpu = vec![(Role::Dispatcher, Reason::Futex, durations(1, self.waited))];
+        let time = &mut own.dispatcher_time.0;
+        time[Phase::Host as usize][State::Running.index()] = Nanos(3 * SECOND);
+        time[Phase::Host as usize][State::Off(Reason::Futex).index()] = Nanos(SECOND);
+        time[Phase::Launch as usize][State::Running.index()] = Nanos(4 * SECOND);
         own
     }
 }
@@ -149,13 +155,13 @@ fn report(path: &Path, pids: &[u32]) -> Report {
     Report::filtered(path, &*open(path).unwrap(), &filter).unwrap()
 }
 
-/// PIDs in the tables of calls, waits and threads.
+/// PIDs in the tables of calls, waits and time between calls.
 fn pids(report: &Report) -> [Vec<u32>; 3] {
     let recorded = report.nodes[0].recorded.as_ref().unwrap();
     let calls = recorded.calls.iter().map(|own| own.pid).collect();
     let waits = recorded.waits.iter().map(|own| own.pid).collect();
-    let threads = recorded.threads.iter().map(|own| own.pid).collect();
-    [calls, waits, threads].map(|mut own: Vec<_>| {
+    let between = recorded.between_calls.iter().map(|own| own.pid).collect();
+    [calls, waits, between].map(|mut own: Vec<_>| {
         own.sort_unstable();
         own
     })
@@ -256,9 +262,9 @@ fn a_process_of_two_runs_is_one_row_and_shares_are_of_the_time_that_was_recorded
             .collect();
         calls.sort_unstable();
         assert_eq!(calls, [("later", 10, false), ("trainer", 1_000, true)]);
-        let threads: Vec<_> =
-            node.threads.iter().map(|own| (&*own.comm, own.calls, own.span_seconds)).collect();
-        assert_eq!(threads, [("trainer", 4, 2.002), ("later", 2, 1.001)]);
+        let between: Vec<_> =
+            node.between_calls.iter().map(|own| (&*own.comm, own.between_seconds)).collect();
+        assert_eq!(between, [("trainer", 8.0), ("later", 4.0)]);
         assert_eq!(node.seconds, 20.0);
         let text = render_report(&report, false);
         assert!(text.contains("UTC, 1001.0 s; 20.0 s were recorded\n"), "{text}");
@@ -282,6 +288,94 @@ fn what_one_exporter_wrote_to_two_files_counts_once_and_since_the_process_was_ob
     assert_eq!(wait.share_of_recorded, 0.45);
     let chains: Vec<_> = report.nodes[0].incident.chains().map(|own| own.lost_seconds).collect();
     assert_eq!(chains, [5.0], "the last version");
+}
+
+#[test]
+fn time_between_calls_is_of_the_accounts_and_of_single_threads_only_where_every_call_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole =
+        Process { id: 2, pid: 50, comm: "whole", started: 8, calls: (2, 1_000_000), ..TRAINER };
+    let path = record(&folder.path().join("1.db"), 0, "", &[TRAINER, whole], &[]);
+    let report = report(&path, &[]);
+    let node = report.nodes[0].recorded.as_ref().unwrap();
+    let between: Vec<_> = node
+        .between_calls
+        .iter()
+        .map(|own| (own.dispatcher_seconds, own.between_seconds, own.off_cpu_seconds))
+        .collect();
+    assert_eq!(between, [(8.0, 4.0, 1.0); 2]);
+    let threads: Vec<_> = node.threads.iter().map(|own| (&*own.comm, own.calls)).collect();
+    assert_eq!(threads, [("whole", 2)], "10 calls of the trainer are counted, 2 are stored");
+    let events: Vec<_> = node.calls.iter().map(|own| (own.count, own.events)).collect();
+    assert_eq!(events, [(10, 2), (2, 2)]);
+    let text = render_report(&report, false);
+    assert!(text.contains("4.00 s (50.0 %)      1.00 s (25.0 %)\n"), "{text}");
+    assert!(text.contains("percentiles are of all calls\n"), "{text}");
+}
+
+#[test]
+fn rows_of_the_asked_process_come_first_and_those_of_its_culprits_are_marked() {
+    let folder = tempfile::tempdir().unwrap();
+    let job =
+        |id, pid, comm, waited| Process { id, pid, comm, started: pid.into(), waited, ..TRAINER };
+    let hog = job(1, 9, "hog", 9 * SECOND);
+    let equal = job(2, 10, "equal", 8 * SECOND);
+    let small = job(3, 11, "small", 7 * SECOND);
+    let mut own = chain((42, "trainer"), (9, "hog"), 5.0);
+    let loss = |pid, comm: &str, seconds| Loss { pid: Some(pid), comm: comm.into(), seconds };
+    own.losses = vec![loss(9, "hog", 2.4), loss(10, "equal", 2.4), loss(11, "small", 0.2)];
+    let all = [hog, equal, small, job(4, 42, "trainer", SECOND)];
+    let path = record(&folder.path().join("1.db"), 0, "", &all, &[own]);
+    let trainer = report(&path, &[42]);
+    let waits = &trainer.nodes[0].recorded.as_ref().unwrap().waits;
+    let pids: Vec<_> = waits.iter().map(|own| own.pid).collect();
+    assert_eq!(pids, [42, 9, 10], "the third has less than a tenth of the loss");
+    let text = render_report(&trainer, false);
+    let marked = text.lines().filter(|line| line.ends_with("  culprit")).count();
+    assert_eq!(marked, 6, "in three tables: {text}");
+    assert_eq!(render_report(&report(&path, &[]), false).matches("  culprit\n").count(), 0);
+    let equal = render_report(&report(&path, &[10]), false);
+    assert!(equal.contains("\nIT DELAYS OTHERS\n"), "{equal}");
+    assert_eq!(report(&path, &[11]).nodes[0].incident.root_cause, None);
+}
+
+#[test]
+fn stacks_that_read_alike_are_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.db");
+    let start = Start { node: "gpu-1".into(), started_ns: BEGIN, ..Start::default() };
+    let mut writer = Writer::create(&path, &start).unwrap();
+    let process = writer.process(ProcId(1), Tgid(42), "trainer").unwrap();
+    let call = NewCall {
+        api: Api::Runtime,
+        op: "cudaMemcpy",
+        cold: None,
+        outermost: true,
+        code: 0,
+        off_cpu_ns: None,
+        bytes: None,
+        copy: None,
+        kernel: None,
+    };
+    for address in [0x10, 0x20] {
+        let function = Some("train_step".to_owned());
+        let frame = StackFrame { address, function, ..StackFrame::default() };
+        let stack = writer.stack(&Stack { frames: vec![frame] }).unwrap();
+        let event = NewEvent {
+            start_ns: BEGIN + address as i64,
+            duration_ns: SECOND,
+            process,
+            tid: 42,
+            kind: NewKind::Call(call),
+            stack: Some(stack),
+        };
+        writer.add_events([event]).unwrap();
+    }
+    writer.finish().unwrap();
+    let report = report(&path, &[]);
+    let stacks = &report.nodes[0].recorded.as_ref().unwrap().stacks;
+    let [stack] = &stacks[..] else { panic!("{stacks:?}") };
+    assert_eq!((stack.count, stack.sum_seconds), (2, 2.0));
 }
 
 /// Takes out what a recorder of an old version, or one that was killed at once, did not write.

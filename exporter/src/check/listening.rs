@@ -16,6 +16,7 @@ use crate::server::{BindError, Limits, ListenAddress, Server};
 use crate::token_file;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+const BAD_REQUEST: u16 = 400;
 const UNAUTHORIZED: u16 = 401;
 
 /// Points about one address: of the exporter that runs there, and of the port.
@@ -77,7 +78,7 @@ fn of_exporter(asked: Option<Answer>, names: &str, subject: String) -> Point {
         }
         Some(Answer::Unknown(error)) => {
             let detail = format!("{names} runs; whether it observes is unknown: {error}");
-            let advice = "with TLS, ask it: gpucause explain --url https://USER@HOST:PORT";
+            let advice = "ask it: gpucause explain --url https://USER@HOST:PORT";
             Point::ok(subject, detail).advise(advice)
         }
         None => Point::ok(subject, format!("{names} runs")),
@@ -110,6 +111,9 @@ fn ask(address: &ListenAddress) -> Option<Answer> {
         Ok(Err(AskError::Refused(_, UNAUTHORIZED, _))) => {
             let advice = "run gpucause check as root".to_owned();
             Answer::OfExporter(State::Ok, format!("{unknown} its token"), Some(advice))
+        }
+        Ok(Err(AskError::Refused(_, BAD_REQUEST, text))) if text.contains("https://") => {
+            Answer::Unknown("it requires HTTPS".into())
         }
         Ok(Err(AskError::Unauthorized(_))) => {
             Answer::Unknown("it requires a password, which gpucause explain can send".into())

@@ -17,8 +17,13 @@ impl Report {
         }
         failed.into_iter().for_each(|point| write_point(&mut out, point));
         let counts = State::ALL.map(|state| format!("{} {}", self.count(state), state.label()));
-        let verdict =
-            if self.can_run() { "the exporter can run" } else { "the exporter cannot run" };
+        let verdict = match (self.can_run(), self.runs()) {
+            (true, _) => "the exporter can run",
+            (false, true) => {
+                "you cannot run the exporter, and one runs: ask it with gpucause explain --url http://USER@HOST:PORT"
+            }
+            (false, false) => "the exporter cannot run",
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(out, "\n{}: {verdict}", counts.join(", "));
         out
@@ -46,6 +51,15 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_an_exporter_runs_one_who_may_not_start_another_learns_how_to_ask_it() {
+        let lacking = Point::failed("CAP_BPF", "loads the programs").required();
+        let running = Point::ok("exporter :9400", "it runs");
+        let of = |points| Report { points, misconfigured: false }.text();
+        assert!(of(vec![lacking.clone(), running]).contains("one runs: ask it with"));
+        assert!(of(vec![lacking]).ends_with("the exporter cannot run\n"));
+    }
 
     #[test]
     fn failed_points_are_last_before_the_summary() {

@@ -5,7 +5,7 @@ mod follow;
 mod job;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -132,7 +132,10 @@ fn here() -> f64 {
 /// Prints or writes the report in the form that is asked for.
 fn hand_over(args: &ExplainArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
-        return write_file(path, &html::of(report), args.force);
+        write_file(path, &html::of(report), args.force)?;
+        // Ignored: the file is complete.
+        let _ = writeln!(io::stderr(), "wrote {}", path.display());
+        return Ok(());
     }
     let report = match args.format() {
         ReportFormat::Text => render_report(report, args.per_process),

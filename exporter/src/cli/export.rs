@@ -37,6 +37,7 @@ fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
         Format::from(args.format) != Format::Hlog,
         "an interval log needs single calls, which nodes do not report - record on each node, and export the files"
     );
+    args.nodes.require()?;
     let clients = args.nodes.several()?;
     let answer = block_on(fleet::chains(&clients, fleet::Limits::default()))?;
     let failed = report(&answer);

@@ -32,11 +32,12 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
     };
     let merged = merge::merge(&inputs, &args.output, args.force, &mut show);
     drop(bar);
-    let Merged { path, events, warnings } = merged?;
+    let Merged { path, events, files, warnings } = merged?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let summary = format!("{events} events of {} files in {}\n", inputs.len(), path.display());
+    let plural = if files == 1 { "" } else { "s" };
+    let summary = format!("{events} events of {files} file{plural} in {}\n", path.display());
     io::stdout().write_all(summary.as_bytes()).context("cannot write to standard output")
 }
 

@@ -58,6 +58,7 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
 }
 
 fn of_nodes(args: &QueryArgs, sql: &str, limits: &Limits) -> anyhow::Result<()> {
+    args.nodes.require()?;
     let clients = args.nodes.several()?;
     let (tables, answers) = block_on(tables(&clients, fleet::Limits::default()))??;
     let failed = report(&answers);

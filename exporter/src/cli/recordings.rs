@@ -198,7 +198,7 @@ const OF_NODES: [&str; 9] = [
 #[derive(Debug, Clone, Args)]
 pub struct QueryArgs {
     /// The trace file, of gpucause or Ingero
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file", "nodes_from"], conflicts_with_all = OF_NODES)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
     /// Flags of nodes, whose chains and metrics are queried instead of a file.
     #[command(flatten)]
@@ -236,7 +236,7 @@ pub enum QueryFormat {
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
     /// The trace file
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file", "nodes_from"], conflicts_with_all = OF_NODES)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
     /// Flags of nodes, whose chains are exported instead of a file.
     #[command(flatten)]

@@ -11,15 +11,15 @@ const MAX: usize = 50;
 
 /// Why values of a document are refused.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Vec<Refusal>);
+pub(crate) struct Refusals(Vec<Refusal>);
 
 impl Refusals {
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether this value, or one in it, is refused: more errors of it may follow from that.
-    pub(super) fn concern(&self, key: &str) -> bool {
+    pub(crate) fn concern(&self, key: &str) -> bool {
         self.0.iter().any(|refusal| {
             let path = joined(refusal.path());
             let rest = path.strip_prefix(key);
@@ -29,7 +29,7 @@ impl Refusals {
         })
     }
 
-    pub(super) fn into_complaints(self) -> Vec<Complaint> {
+    pub(crate) fn into_complaints(self) -> Vec<Complaint> {
         let problem = format!("these are the first {MAX} errors; there may be more");
         let more = (self.0.len() == MAX).then_some(Complaint { position: None, problem });
         self.0.into_iter().map(Complaint::from).chain(more).collect()

@@ -23,6 +23,8 @@ const COLUMNS: [(&str, Option<Sort>, bool); 9] = [
     ("Where dispatcher time goes", None, false),
     ("Cause", None, false),
 ];
+/// Causes of a process in the table.
+const MAX_CAUSES: usize = 3;
 /// Width of a bar in its own units.
 const BAR: f64 = 1000.0;
 
@@ -153,13 +155,20 @@ fn process(
     bar(out, row)?;
     out.write_str("</td><td>")?;
     let own = |chain: &&Chain| chain.victim.pid == row.pid && chain.ongoing != Some(false);
-    let ongoing = chains.iter().filter(own);
-    match ongoing.min_by(|a, b| a.worst_first(b, window)) {
-        Some(chain) => {
-            let id = Text(&chain.id);
-            write!(out, "<a id=\"cause-{}\" href=\"#chain-{id}\">{}</a>", row.pid, chain.cause)?;
-        }
-        None => out.write_str("-")?,
+    let mut ongoing: Vec<_> = chains.iter().filter(own).collect();
+    ongoing.sort_by(|a, b| a.worst_first(b, window));
+    for (index, chain) in ongoing.iter().enumerate().take(MAX_CAUSES) {
+        let (comma, number) =
+            if index == 0 { ("", String::new()) } else { (", ", format!("-{index}")) };
+        let (id, pid) = (Text(&chain.id), row.pid);
+        write!(
+            out,
+            "{comma}<a id=\"cause-{pid}{number}\" href=\"#chain-{id}\">{}</a>",
+            chain.cause
+        )?;
+    }
+    if ongoing.is_empty() {
+        out.write_str("-")?;
     }
     out.write_str("</td></tr>\n")
 }

@@ -5,7 +5,7 @@ use gpucause_abi::snapshot::{Comm, TimeAccount};
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::{Activities, Activity};
-use gpucause_engine::chain::Severity;
+use gpucause_engine::chain::{Cause, Chain, Course, Effect, Evidence, Severity, Victim};
 use gpucause_engine::observation::Period;
 
 const SECOND: u64 = 1_000_000_000;
@@ -181,4 +181,34 @@ fn a_choice_survives_its_own_link_and_nonsense_is_left_out() {
     assert_eq!(View::of(href.strip_prefix("/?").unwrap()), view);
     assert_eq!(View::of("sort=x&page=-1&find=%zz&what"), View::default());
     assert_eq!(View::of(&format!("find={}", "x".repeat(1_000))).find.len(), 64);
+}
+
+#[test]
+fn all_causes_of_a_process_are_in_its_row_the_worst_first() {
+    let chain = |cause, lost_seconds| Chain {
+        id: format!("{cause}"),
+        cause,
+        effect: Effect::LaunchTail,
+        severity: Severity::High,
+        victim: Victim { pid: 7, tid: 7, comm: "train".into(), ..Victim::default() },
+        culprit: None,
+        explained: 1.0,
+        lost_seconds,
+        evidence: Evidence::default(),
+        path: Vec::new(),
+        sentence: String::new(),
+        fix: String::new(),
+        first_seen: 1_699_999_990.0,
+        last_seen: 1_700_000_000.0,
+        losses: Vec::new(),
+        ongoing: Some(true),
+        course: Course::default(),
+    };
+    let mut body = body(vec![activity(7, b"train", SECOND)], 1);
+    body.chains = vec![chain(Cause::ImplicitSync, 1.0), chain(Cause::CpuPreemption, 2.0)];
+    let page = rendered(Ok(&body), "");
+    let row = "<td><a id=\"cause-7\" href=\"#chain-cpu_preemption\">cpu_preemption</a>, \
+               <a id=\"cause-7-1\" href=\"#chain-implicit_sync\">implicit_sync</a></td>";
+    assert!(page.contains(row), "{page}");
+    assert!(page.contains("<dt>Culprit</dt><dd>the program itself</dd>"), "{page}");
 }

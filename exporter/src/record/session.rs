@@ -1,5 +1,6 @@
 //! A recording from its start to its summary.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -19,6 +20,8 @@ pub(super) struct Session {
     daemon: Arc<Daemon>,
     lost: u64,
     snapshots: u64,
+    /// Processes that are asked for and made no call yet.
+    silent: BTreeSet<u32>,
 }
 
 /// The summary of a recording.
@@ -35,6 +38,8 @@ pub(super) struct Summary {
     /// Processes without Python frames, by reason.
     unreadable: Vec<(String, u64)>,
     snapshots: u64,
+    /// Processes that were asked for and made no call.
+    pub(super) silent: Vec<u32>,
 }
 
 impl std::fmt::Display for Summary {
@@ -47,6 +52,7 @@ impl std::fmt::Display for Summary {
             unsymbolized,
             unreadable,
             snapshots,
+            silent: _,
         } = self;
         let Finished { path, events, pruned_events } = finished;
         write!(f, "{}: {events} events and {snapshots} snapshots", path.display())?;
@@ -78,15 +84,27 @@ impl Session {
         recorder: Recorder,
         daemon: Arc<Daemon>,
         clock: WallClock,
+        pids: &[u32],
     ) -> Self {
         let trace = TraceRecorder::with_python(writer, clock);
-        Self { trace, recorder, daemon, lost: 0, snapshots: 0 }
+        let silent = pids.iter().copied().collect();
+        Self { trace, recorder, daemon, lost: 0, snapshots: 0, silent }
+    }
+
+    /// The processes that are asked for and made no call yet.
+    pub(super) const fn silent(&self) -> &BTreeSet<u32> {
+        &self.silent
     }
 
     /// Evaluates the accounts, and adds them and the chains to the file.
     pub(super) fn evaluate(&mut self) -> anyhow::Result<()> {
         let evaluated = self.daemon.evaluate().context("the accounts cannot be read")?;
         let Some((observation, input)) = evaluated else { return Ok(()) };
+        for process in &input.snapshot.processes {
+            if process.launches() > 0 || !process.calls.is_empty() {
+                self.silent.remove(&process.tgid.0);
+            }
+        }
         self.trace.add_snapshot(&self.recorder, &self.daemon, (&observation, input))?;
         self.snapshots += 1;
         Ok(())
@@ -134,7 +152,7 @@ impl Session {
     /// Adds the remaining events and completes the file.
     pub(super) fn finish(mut self) -> anyhow::Result<Summary> {
         let last = self.add_last();
-        let Self { trace, lost, snapshots, .. } = self;
+        let Self { trace, lost, snapshots, silent, .. } = self;
         // What was recorded until then is kept whatever went wrong.
         let written = trace.finish();
         let (events_without_stack, events_without_python_stack) = last?;
@@ -147,6 +165,7 @@ impl Session {
             unsymbolized,
             unreadable,
             snapshots,
+            silent: silent.into_iter().collect(),
         })
     }
 

@@ -39,7 +39,7 @@ impl Peer {
 
 /// The hint for clients without credentials of a server at this URL.
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
-    const ASK: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in slow-training.md";
+    const ASK: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
             "causal chains require credentials - run gpucause with sudo, on this host and at localhost: its token is sent \

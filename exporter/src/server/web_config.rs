@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
 
-use crate::config::{Complaint, ConfigError, text_file, typed};
+use crate::config::{Complaint, ConfigError, text_file, typed_in_part};
 use document::Document;
 
 pub(super) use rate::Rate;
@@ -77,8 +77,12 @@ impl WebConfig {
         folder: &Path,
         files: &mut Vec<PathBuf>,
     ) -> Result<Self, Vec<Complaint>> {
-        let document: Document = typed(text)?;
+        let (document, refusals) = typed_in_part::<Document>(text)?;
+        let Some(mut document) = document else { return Err(refusals.into_complaints()) };
         let mut complaints = Complaints::default();
+        // What is missing in a section may be missing because it was refused.
+        let is_whole = |section: &str| !refusals.concern(section);
+        document.tls_server_config.take_if(|_| !is_whole("tls_server_config"));
         let section = document.tls_server_config.map(|section| section.resolved(folder));
         let tls = section.as_ref().filter(|section| !section.is_empty()).and_then(|section| {
             files.extend(section.files().map(Path::to_owned));
@@ -86,12 +90,11 @@ impl WebConfig {
         });
         let headers = headers::build(&document.http_server_config.headers, &mut complaints);
         let users = Users::build(document.basic_auth_users, &mut complaints);
-        let rate = rate::build(&document.rate_limit, &mut complaints);
-        if complaints.0.is_empty() {
-            Ok(Self { tls, users, headers, rate })
-        } else {
-            Err(complaints.0)
-        }
+        let rate = is_whole("rate_limit").then_some(&document.rate_limit);
+        let rate = rate.and_then(|section| rate::build(section, &mut complaints));
+        let mut all = refusals.into_complaints();
+        all.append(&mut complaints.0);
+        if all.is_empty() { Ok(Self { tls, users, headers, rate }) } else { Err(all) }
     }
 
     /// Whether there is no TLS.

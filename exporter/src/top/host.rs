@@ -57,10 +57,8 @@ impl Host {
             return format!("Process {pid} does not exist or has exited.");
         }
         if let Some(pid) = self.only {
-            return format!(
-                "Process {pid} has made no CUDA call since top started: it is idle, in a call that began before, or the wrong process. \
-                 Omit --pid to see all processes."
-            );
+            let what = without_calls(pid.0, "top");
+            return format!("{what}. Omit --pid to see all processes.");
         }
         match (self.attached, self.refused) {
             (0, 0) => {
@@ -76,6 +74,13 @@ impl Host {
             }
         }
     }
+}
+
+/// Why nothing is known of a process since a command started.
+pub(crate) fn without_calls(pid: u32, command: &str) -> String {
+    format!(
+        "Process {pid} has made no CUDA call since {command} started: it is idle, in a call that began before, or the wrong process"
+    )
 }
 
 #[cfg(test)]

@@ -49,8 +49,8 @@ impl TraceFile {
         let shown = incident.shown_pids();
         let periods = &incident.observation.not_fully_observed;
         let mut totals = Totals::of(shown.clone(), periods);
-        let mut chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
-        chains.sort_by(|a, b| a.worst_first(b, Chain::ALWAYS));
+        // In the order of the report: those of the processes that were recorded come first.
+        let chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
         recording.snapshots(&mut |own| {
             if own.node == node {
                 totals.add(own.session, own.input.unix_seconds, &own.input.snapshot);

@@ -48,13 +48,18 @@ fn the_reason_why_a_node_does_not_answer_is_reported() {
     let nobody = format!("https://localhost:{}", server.address.port());
     let plain = format!("http://alice@localhost:{}", server.address.port());
     let key = folder.path("server.key").to_str().unwrap().to_owned();
+    let without_tls = serve(&Folder::new().plain(""));
+    let without_tls = format!("https://localhost:{}", without_tls.address.port());
+    let by_address = format!("https://127.0.0.1:{}", server.address.port());
     let stranger = Folder::new();
     let other = stranger.path("ca.crt").to_str().unwrap().to_owned();
     for (arguments, password, code, reason) in [
-        (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "requires a login"),
+        (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "wrong user or password"),
         (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "requires a login"),
         (["--url", &url, "--ca-file", &other], Some(PASSWORD), 1, "--ca-file"),
         (["--url", &plain, "--ca-file", &ca], Some(PASSWORD), 1, "use https://"),
+        (["--url", &without_tls, "--ca-file", &ca], Some(PASSWORD), 1, "use http://"),
+        (["--url", &by_address, "--ca-file", &ca], Some(PASSWORD), 1, "a name of the certificate"),
         (["--url", &url, "--ca-file", &ca], None, 78, "--password-file"),
         (["--url", &url, "--ca-file", "/nonexistent.crt"], Some(PASSWORD), 78, "/nonexistent.crt"),
         (["--url", &url, "--ca-file", &key], Some(PASSWORD), 78, "no certificate"),

@@ -151,6 +151,15 @@ fn a_trace_file_without_its_flag_and_a_name_for_a_pid_are_answered_with_what_to_
     let (code, _, stderr) = streams(&["explain", CASE]);
     assert_eq!(code, Some(64), "{stderr}");
     assert!(stderr.contains(&format!("a trace file is given with --db {CASE}")), "{stderr}");
+    let (code, _, stderr) = streams(&["view", "--db", CASE]);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains("gpucause view FILE"), "{stderr}");
+    let (code, _, stderr) = streams(&["query", CASE, "SELECT 1"]);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains(&format!("a trace file is given with --db {CASE}")), "{stderr}");
+    let (code, _, stderr) = streams(&["query", "SELECT 1"]);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains("use --db FILE, or --nodes"), "{stderr}");
     let (code, _, stderr) = streams(&["explain", "--pid", "train.py"]);
     assert_eq!(code, Some(64), "{stderr}");
     assert!(stderr.contains("expected a number, the PID of a process"), "{stderr}");

@@ -5,7 +5,7 @@ use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 /// The user's selection. Timestamps are in seconds since the Unix epoch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChainFilter {
-    /// Processes that are victim or culprit; all where there is none.
+    /// Processes that are victim or one of the culprits; all where there is none.
     pub pids: Vec<u32>,
     /// Least severity, reached in the period.
     pub severity: Option<Severity>,
@@ -18,8 +18,7 @@ pub struct ChainFilter {
 impl ChainFilter {
     /// Whether a chain is selected.
     pub fn has(&self, chain: &Chain) -> bool {
-        let culprit = chain.culprit.as_ref();
-        (self.is_victim(chain) || culprit.is_some_and(|own| self.pids.contains(&own.pid)))
+        (self.is_victim(chain) || culprits(chain).any(|pid| self.pids.contains(&pid)))
             && self.severity.is_none_or(|least| chain.severity_in(self.period()) >= least)
             && self.from.is_none_or(|from| chain.last_seen >= from)
             && self.until.is_none_or(|until| chain.first_seen <= until)
@@ -50,6 +49,13 @@ impl ChainFilter {
     }
 }
 
+/// The culprit of a chain, and what else took a considerable part of what was lost.
+pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = u32> {
+    let least = chain.lost_seconds * LEAST_LOSS;
+    let others = chain.losses.iter().filter(move |own| own.seconds > 0.0 && own.seconds >= least);
+    chain.culprit.iter().map(|own| own.pid).chain(others.filter_map(|own| own.pid))
+}
+
 /// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.
 pub(crate) fn is_reportable(chain: &Chain) -> bool {
     let least = if chain.cause == Cause::Unexplained { LEAST_SECONDS } else { f64::MIN_POSITIVE };
@@ -57,6 +63,9 @@ pub(crate) fn is_reportable(chain: &Chain) -> bool {
         || matches!(chain.effect, Effect::Hang | Effect::ProcessKilled)
         || chain.attributed_seconds() >= least
 }
+
+/// Share of what a chain lost from which a competitor is one of its culprits.
+const LEAST_LOSS: f64 = 0.1;
 
 /// Less is shown as 0.0 s.
 const LEAST_SECONDS: f64 = 0.05;

@@ -11,7 +11,8 @@ use super::report::{NodeReport, Recorded, Report, TraceFile};
 use super::{ChainFilter, Incident, is_reportable};
 use crate::observation::{Observed, Outcome};
 use crate::recording::{
-    CallStatistics, Completeness, NodeIndex, Recording, RecordingError, Session, WaitStatistics,
+    CallStatistics, Completeness, NodeIndex, ProcessIndex, Recording, RecordingError, Session,
+    WaitStatistics,
 };
 use crate::stack_costs::{Cost, Origin};
 use lines::{Seen, unix_seconds};
@@ -73,7 +74,7 @@ impl Report {
             let wanted = ChainFilter { pids: wanted, ..filter.clone() };
             let incident = Incident::selected(node.name.clone(), own, observation, wanted);
             let incident = Incident { is_of_recorder, ..incident };
-            let recorded = rows.of_node(index, span, pids, incident.shown_pids().as_ref())?;
+            let recorded = rows.of_node(index, span, pids, &incident)?;
             nodes.push(NodeReport { url: None, clock: None, incident, recorded: Some(recorded) });
         }
         let outcomes = nodes.iter().map(|node| node.incident.outcome);
@@ -114,29 +115,42 @@ impl Rows<'_> {
         node: NodeIndex,
         span: Option<Span>,
         pids: Vec<u32>,
-        shown: Option<&BTreeSet<u32>>,
+        incident: &Incident,
     ) -> Result<Recorded, RecordingError> {
         let Self { recording, processes, calls, waits, seen, stacks } = self;
         let recording = *recording;
+        let shown = incident.shown_pids();
         let is_shown = |process| {
             let own = recording.process_at(process).filter(|own| own.node == node);
-            own.is_some_and(|own| shown.is_none_or(|shown| shown.contains(&own.pid)))
+            own.is_some_and(|own| shown.as_ref().is_none_or(|shown| shown.contains(&own.pid)))
         };
         let recorded = |process| {
             processes.recorded_seconds(recording, process, seen.spans.get(&process).copied())
         };
-        let calls = calls.iter().filter(|own| is_shown(own.process));
+        let mut missing: BTreeSet<ProcessIndex> = BTreeSet::new();
+        let mut rows = Vec::new();
+        for own in calls.iter().filter(|own| is_shown(own.process)) {
+            let events = seen.calls(processes, own);
+            missing.extend((events < own.durations.count).then_some(own.process));
+            rows.push(lines::call(recording, own, events));
+        }
         let waits = waits.iter().filter(|own| is_shown(own.process));
-        Ok(Recorded {
+        // A call that is not stored would be time between calls.
+        let is_whole = |process| is_shown(process) && !missing.contains(&process);
+        let mut recorded = Recorded {
             from: span.map(|(from, _)| unix_seconds(from)),
             until: span.map(|(_, until)| unix_seconds(until)),
             seconds: processes.recorded_seconds_of_node(recording, node, span),
             pids,
-            calls: calls.map(|own| lines::call(recording, own)).collect(),
+            culprits: incident.culprits().into_iter().collect(),
+            calls: rows,
             waits: lines::waits(recording, waits, recorded),
-            threads: lines::threads(recording, &seen.threads, processes, is_shown),
+            between_calls: lines::between_calls(recording, processes, is_shown),
+            threads: lines::threads(recording, &seen.threads, processes, is_whole),
             stacks: lines::stacks(recording, stacks, is_shown)?,
-        })
+        };
+        recorded.culprits_last();
+        Ok(recorded)
     }
 
     fn file(&self, path: &Path) -> Result<TraceFile, RecordingError> {

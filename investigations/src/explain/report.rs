@@ -109,14 +109,36 @@ pub struct Recorded {
     /// The processes of `record --pid`, to which chains and rows are limited where no process is asked for; empty where all were
     /// recorded.
     pub pids: Vec<u32>,
+    /// Processes whose rows are there because they are culprits of those that were asked for, and follow theirs.
+    pub culprits: Vec<u32>,
     /// Calls, by process and function.
     pub calls: Vec<CallLine>,
     /// Off-CPU time, by process and reason, summed over threads.
     pub waits: Vec<WaitLine>,
-    /// Threads that make calls.
+    /// The time of dispatcher threads between calls, by process, where the file has accounts.
+    pub between_calls: Vec<BetweenLine>,
+    /// Threads that make calls, of processes whose calls are all stored.
     pub threads: Vec<ThreadLine>,
-    /// Call stacks of the stored calls, by total time, the longest first.
+    /// Call stacks of the stored calls, by total time, the longest first; those that read alike are one.
     pub stacks: Vec<StackLine>,
+}
+
+impl Recorded {
+    /// Whether a process is only there as a culprit.
+    pub(crate) fn is_culprit(&self, pid: u32) -> bool {
+        self.culprits.contains(&pid)
+    }
+
+    /// Rows of the processes that were asked for come before those of their culprits.
+    pub(super) fn culprits_last(&mut self) {
+        let culprits = std::mem::take(&mut self.culprits);
+        self.calls.sort_by_key(|own| culprits.contains(&own.pid));
+        self.waits.sort_by_key(|own| culprits.contains(&own.pid));
+        self.between_calls.sort_by_key(|own| culprits.contains(&own.pid));
+        self.threads.sort_by_key(|own| culprits.contains(&own.pid));
+        self.stacks.sort_by_key(|own| culprits.contains(&own.pid));
+        self.culprits = culprits;
+    }
 }
 
 /// Calls of one function from one stack.
@@ -151,7 +173,9 @@ pub struct CallLine {
     pub cold: Option<bool>,
     /// Number of calls.
     pub count: u64,
-    /// Number of stored calls, which the percentiles cover, where not all are stored.
+    /// Number of calls that are events of the file.
+    pub events: u64,
+    /// Number of stored calls, which the percentiles cover, where they do not cover all calls.
     pub stored: Option<u64>,
     /// Sum.
     pub sum_seconds: f64,
@@ -182,6 +206,21 @@ pub struct WaitLine {
     pub max_seconds: f64,
     /// Whether some waits were counted but not stored.
     pub is_sample: bool,
+}
+
+/// What the dispatcher threads of a process did between calls, by the accounts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BetweenLine {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Time of its dispatcher threads.
+    pub dispatcher_seconds: f64,
+    /// The part of it between calls.
+    pub between_seconds: f64,
+    /// The part of that off the CPU.
+    pub off_cpu_seconds: f64,
 }
 
 /// The time of a thread that makes calls, by the stored events.

@@ -90,6 +90,7 @@ fn tables(out: &mut String, node: &Recorded) -> std::fmt::Result {
     }
     calls(out, node)?;
     waits(out, node)?;
+    between_calls(out, node)?;
     threads(out, node)?;
     stacks(out, node)
 }
@@ -118,23 +119,33 @@ fn calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nCALLS (percentiles by nearest rank)\n  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}",
-        "PID", "COMM", "FUNCTION", "COUNT", "STORED", "P50", "P99", "MAX", "SUM"
+        "\nCALLS, and how many are events of the file; percentiles are of {}\n  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}",
+        if node.calls.iter().all(|own| own.stored.is_none()) { "all calls" } else { "events" },
+        "PID",
+        "COMM",
+        "FUNCTION",
+        "COUNT",
+        "EVENTS",
+        "P50",
+        "P99",
+        "MAX",
+        "SUM"
     )?;
     for call in node.calls.iter().take(MOST_ROWS) {
         let cold = if call.cold == Some(true) { " (cold)" } else { "" };
         writeln!(
             out,
-            "  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}",
+            "  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}{}",
             call.pid,
             line(&call.comm),
             line(&format!("{}{cold}", call.op)),
             call.count,
-            call.stored.map_or_else(|| "all".into(), |stored| stored.to_string()),
+            call.events,
             time(call.p50_seconds),
             time(call.p99_seconds),
             time(Some(call.max_seconds)),
-            time(Some(call.sum_seconds))
+            time(Some(call.sum_seconds)),
+            culprit(node, call.pid)
         )?;
     }
     more(out, node.calls.len(), MOST_ROWS)
@@ -146,13 +157,24 @@ fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nOFF THE CPU, share of the time for which the process was recorded (* some were counted but not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
-        "PID", "COMM", "REASON", "COUNT", "SUM", "SHARE", "MAX"
+        "\nOFF THE CPU, share of the time for which the process was recorded{}\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
+        if node.waits.iter().any(|own| own.is_sample) {
+            " (* some were counted but not stored)"
+        } else {
+            ""
+        },
+        "PID",
+        "COMM",
+        "REASON",
+        "COUNT",
+        "SUM",
+        "SHARE",
+        "MAX"
     )?;
     for wait in node.waits.iter().take(MOST_ROWS) {
         writeln!(
             out,
-            "  {:>8} {:<16} {:<12} {:>9}{} {:>12} {:>6.1} % {:>10}",
+            "  {:>8} {:<16} {:<12} {:>9}{} {:>12} {:>6.1} % {:>10}{}",
             wait.pid,
             line(&wait.comm),
             wait.reason,
@@ -160,10 +182,46 @@ fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {
             if wait.is_sample { "*" } else { " " },
             time(Some(wait.seconds)),
             wait.share_of_recorded * 100.0,
-            time(Some(wait.max_seconds))
+            time(Some(wait.max_seconds)),
+            culprit(node, wait.pid)
         )?;
     }
     more(out, node.waits.len(), MOST_ROWS)
+}
+
+/// The end of a row of a process that is only there as a culprit.
+fn culprit(node: &Recorded, pid: u32) -> &'static str {
+    if node.is_culprit(pid) { "  culprit" } else { "" }
+}
+
+/// A time and its share of another.
+fn part(seconds: f64, whole: f64) -> String {
+    let share = if whole > 0.0 { seconds / whole * 100.0 } else { 0.0 };
+    format!("{} ({share:.1} %)", time(Some(seconds)))
+}
+
+fn between_calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
+    if node.between_calls.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nBETWEEN CALLS, of dispatcher threads\n  {:>8} {:<16} {:>15} {:>20} {:>20}",
+        "PID", "COMM", "DISPATCHER TIME", "BETWEEN", "OFF THE CPU THERE"
+    )?;
+    for own in node.between_calls.iter().take(MOST_ROWS) {
+        writeln!(
+            out,
+            "  {:>8} {:<16} {:>15} {:>20} {:>20}{}",
+            own.pid,
+            line(&own.comm),
+            time(Some(own.dispatcher_seconds)),
+            part(own.between_seconds, own.dispatcher_seconds),
+            part(own.off_cpu_seconds, own.between_seconds),
+            culprit(node, own.pid)
+        )?;
+    }
+    more(out, node.between_calls.len(), MOST_ROWS)
 }
 
 fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
@@ -172,7 +230,7 @@ fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nBETWEEN CALLS, of the stored events\n  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {:>20}",
+        "\nBETWEEN CALLS, by thread, of the stored events\n  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {:>20}",
         "PID",
         "THREAD",
         "COMM",
@@ -185,13 +243,12 @@ fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
     )?;
     for thread in node.threads.iter().take(MOST_ROWS) {
         let of = |part: f64, whole: f64| if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
-        let off = thread.off_cpu_in_gaps_seconds.map_or_else(
-            || "not recorded".into(),
-            |off| format!("{} ({:.1} %)", time(Some(off)), of(off, thread.host_gap_seconds)),
-        );
+        let off = thread
+            .off_cpu_in_gaps_seconds
+            .map_or_else(|| "not recorded".into(), |off| part(off, thread.host_gap_seconds));
         writeln!(
             out,
-            "  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>5.1} % {:>10} {off:>20}",
+            "  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>5.1} % {:>10} {off:>20}{}",
             thread.pid,
             thread.tid,
             line(&thread.comm),
@@ -199,7 +256,8 @@ fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
             time(Some(thread.span_seconds)),
             time(Some(thread.host_gap_seconds)),
             of(thread.host_gap_seconds, thread.span_seconds),
-            time(Some(thread.longest_gap_seconds))
+            time(Some(thread.longest_gap_seconds)),
+            culprit(node, thread.pid)
         )?;
     }
     more(out, node.threads.len(), MOST_ROWS)
@@ -213,14 +271,15 @@ fn stacks(out: &mut String, node: &Recorded) -> std::fmt::Result {
     for stack in node.stacks.iter().take(MOST_STACKS) {
         writeln!(
             out,
-            "  {} in {} {}, longest {}: {} of {} ({})",
+            "  {} in {} {}, longest {}: {} of {} ({}){}",
             time(Some(stack.sum_seconds)),
             stack.count,
             if stack.count == 1 { "call" } else { "calls" },
             time(Some(stack.max_seconds)),
             line(&stack.op),
             line(&stack.comm),
-            stack.pid
+            stack.pid,
+            culprit(node, stack.pid)
         )?;
         for frame in &stack.frames {
             writeln!(out, "      {}", line(frame))?;

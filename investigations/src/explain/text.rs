@@ -10,6 +10,8 @@ use gpucause_engine::utc::utc;
 
 /// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
+/// PIDs listed of a node.
+const MOST_PIDS: usize = 20;
 /// Share of the loss from which a culprit is listed.
 const LEAST_LOSS: f64 = 0.01;
 /// Numbers of evidence of a chain.
@@ -82,10 +84,18 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
     if let Some(pid) = incident.unobserved_pid {
-        return writeln!(
+        writeln!(
             out,
             "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, or is excluded by the configuration (`processes`, limits)."
-        );
+        )?;
+        let known = incident.observed.iter().take(MOST_PIDS).map(u32::to_string);
+        let known = known.collect::<Vec<_>>().join(", ");
+        let more = incident.observed.len().saturating_sub(MOST_PIDS);
+        return match more {
+            _ if known.is_empty() => writeln!(out, "No process is observed."),
+            0 => writeln!(out, "Observed PIDs: {known}."),
+            more => writeln!(out, "Observed PIDs: {known} and {more} more."),
+        };
     }
     match incident.outcome {
         Outcome::NotObserved if incident.observation.is_blind() => writeln!(
@@ -182,7 +192,7 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
 }
 
 /// Lost time by culprit, the longest first, the number of those that took little, and the rest, whose culprits are not known.
-fn losses(chain: &Chain) -> String {
+pub(crate) fn losses(chain: &Chain) -> String {
     let all = &chain.losses;
     let least = LEAST_LOSS * chain.lost_seconds;
     let shown = all.iter().take(MOST_LOSSES).take_while(|loss| loss.seconds >= least).count();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 /// Overrides the host's file of trusted authorities.
@@ -96,6 +96,32 @@ pub fn connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
+/// What to do when TLS failed.
+pub fn tls_advice(error: &io::Error) -> &'static str {
+    let error = error.get_ref().and_then(|own| own.downcast_ref::<rustls::Error>());
+    match error {
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "this port answers without TLS: use http://"
+        }
+        Some(rustls::Error::InvalidCertificate(reason)) => match reason {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "use a name of the certificate in the URL"
+            }
+            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                "this certificate is one of an authority, and no server's: make it with `openssl req -x509 -addext basicConstraints=CA:FALSE`"
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "trust your own authority with --ca-file"
+            }
+            _ => "replace the certificate of that server",
+        },
+        Some(rustls::Error::AlertReceived(_)) => {
+            "if it requires a client certificate, send one with --client-cert and --client-key"
+        }
+        _ => "check that this port speaks TLS",
+    }
+}
+
 fn usual() -> Option<PathBuf> {
     let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     named.or_else(|| USUAL.iter().map(PathBuf::from).find(|path| path.is_file()))
@@ -108,4 +134,25 @@ fn roots(path: &Path) -> Result<RootCertStore, TrustError> {
     // Distributions' bundles contain certificates that rustls does not accept.
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok));
     if roots.is_empty() { Err(TrustError::None(path.to_owned())) } else { Ok(roots) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_of_what_failed_and_only_an_unknown_authority_is_to_be_trusted() {
+        let advice = |error: rustls::Error| tls_advice(&io::Error::other(error));
+        let certificate = |reason| advice(rustls::Error::InvalidCertificate(reason));
+        let plain = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+        assert!(advice(plain).contains("http://"));
+        assert!(certificate(CertificateError::UnknownIssuer).contains("--ca-file"));
+        for (reason, word) in [
+            (CertificateError::NotValidForName, "a name of the certificate"),
+            (CertificateError::Expired, "replace"),
+        ] {
+            let advice = certificate(reason);
+            assert!(advice.contains(word) && !advice.contains("--ca-file"), "{advice}");
+        }
+    }
 }

@@ -247,6 +247,18 @@ fn every_refusal_names_file_key_value_and_what_is_accepted() {
 }
 
 #[test]
+fn an_unknown_key_hides_no_other_error() {
+    let text = "foo: 1\ntls_server_config:\n  cert_file: none.pem\n  key_file: none.key\nbasic_auth_users:\n  me: x\n";
+    let error = load(&folder(), text).unwrap_err().to_string();
+    for part in ["foo", "none.pem", "none.key", "basic_auth_users.me"] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    let error =
+        load(&folder(), "tls_server_config:\n  cret_file: a.pem\n").unwrap_err().to_string();
+    assert!(!error.contains("must be set"), "follows from the other: {error}");
+}
+
+#[test]
 fn no_refusal_shows_a_password_or_key() {
     let folder = folder();
     for text in [

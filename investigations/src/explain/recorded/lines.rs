@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::Nanos;
+use gpucause_abi::state::{Phase, Reason, Role, State};
 
 use super::processes::{Processes, Span};
 use super::thread_time::ThreadTime;
-use crate::explain::report::{CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
+use crate::explain::report::{BetweenLine, CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
 use crate::recording::{
     CallStatistics, Completeness, Filter, Kind, NodeIndex, ProcessIndex, Recording, RecordingError,
     Session, WaitStatistics,
@@ -16,6 +18,8 @@ use crate::stack_costs::{Cost, Origin, StackCosts};
 
 /// Stacks listed of a node.
 const MOST_STACKS: usize = 20;
+/// Stacks read of a node, the costliest: most read like others.
+const MOST_STACKS_READ: usize = 2_000;
 /// Events between two reports of progress.
 const PROGRESS_STEP: u64 = 4096;
 /// Frames listed of a stack.
@@ -50,7 +54,7 @@ pub(super) fn sessions(recording: &dyn Recording) -> Vec<SessionLine> {
     recording.sessions().iter().map(line).collect()
 }
 
-pub(super) fn call(recording: &dyn Recording, call: &CallStatistics) -> CallLine {
+pub(super) fn call(recording: &dyn Recording, call: &CallStatistics, events: u64) -> CallLine {
     let (pid, comm) = named(recording, call.process);
     let durations = &call.durations;
     CallLine {
@@ -59,6 +63,7 @@ pub(super) fn call(recording: &dyn Recording, call: &CallStatistics) -> CallLine
         op: call.op.to_string(),
         cold: call.cold,
         count: durations.count,
+        events,
         stored: match durations.completeness {
             Completeness::Exact => None,
             Completeness::Sample { stored } => Some(stored),
@@ -114,6 +119,8 @@ pub(super) struct Seen {
     pub(super) spans: BTreeMap<ProcessIndex, Span>,
     pub(super) threads: Threads,
     pub(super) stacks: StackCosts,
+    /// Number of calls by process, function, and whether they are first launches of a kernel.
+    calls: BTreeMap<(ProcessIndex, Arc<str>, bool), u64>,
 }
 
 fn extend<K: Ord>(spans: &mut BTreeMap<K, Span>, key: K, (start, end): Span) {
@@ -139,7 +146,7 @@ impl Seen {
     ) -> Result<Self, RecordingError> {
         let mut seen = Self::default();
         let mut events = 0_u64;
-        let Self { spans, threads, stacks } = &mut seen;
+        let Self { spans, threads, stacks, calls } = &mut seen;
         recording.events(&Filter::default(), &mut |event| {
             events += 1;
             if events.is_multiple_of(PROGRESS_STEP) {
@@ -149,6 +156,10 @@ impl Seen {
             extend(spans, event.process, (start, end));
             stacks.add(event);
             let thread = (event.process, event.tid);
+            if let Kind::Call(call) = &event.kind {
+                let key = (event.process, Arc::clone(&call.op), call.cold == Some(true));
+                *calls.entry(key).or_default() += 1;
+            }
             match &event.kind {
                 Kind::Call(call) if call.outermost => {
                     threads.entry(thread).or_default().call(start, end);
@@ -160,6 +171,44 @@ impl Seen {
         })?;
         Ok(seen)
     }
+
+    /// Number of calls that are events of the file.
+    pub(super) fn calls(&self, processes: &Processes, of: &CallStatistics) -> u64 {
+        let is_own = |(process, op, cold): &(ProcessIndex, Arc<str>, bool)| {
+            processes.same(*process) == of.process
+                && *op == of.op
+                && of.cold.is_none_or(|own| own == *cold)
+        };
+        self.calls.iter().filter(|(key, _)| is_own(key)).map(|(_, count)| count).sum()
+    }
+}
+
+/// What dispatcher threads did between calls, the longest first.
+pub(super) fn between_calls(
+    recording: &dyn Recording,
+    processes: &Processes,
+    is_shown: impl Fn(ProcessIndex) -> bool,
+) -> Vec<BetweenLine> {
+    let own = processes
+        .dispatcher_time()
+        .into_iter()
+        .filter(|(process, time)| is_shown(*process) && time.total() > Nanos(0));
+    let mut lines: Vec<_> = own
+        .map(|(process, time)| {
+            let (pid, comm) = named(recording, process);
+            let all = State::all().map(|state| time.at(Phase::Host, state).as_secs_f64()).sum();
+            let running = time.at(Phase::Host, State::Running).as_secs_f64();
+            BetweenLine {
+                pid,
+                comm,
+                dispatcher_seconds: time.total().as_secs_f64(),
+                between_seconds: all,
+                off_cpu_seconds: all - running,
+            }
+        })
+        .collect();
+    lines.sort_by(|a, b| b.between_seconds.total_cmp(&a.between_seconds));
+    lines
 }
 
 pub(super) fn stacks(
@@ -168,20 +217,31 @@ pub(super) fn stacks(
     is_shown: impl Fn(ProcessIndex) -> bool,
 ) -> Result<Vec<StackLine>, RecordingError> {
     let own = stacks.iter().filter(|((_, process, _), _)| is_shown(*process));
-    let line = |((stack, process, op), cost): &(Origin, Cost)| {
-        let (pid, comm) = named(recording, *process);
-        let stack = recording.stack(*stack)?.unwrap_or_default();
-        Ok(StackLine {
+    // Stacks that differ only in addresses read alike.
+    let mut lines: HashMap<(ProcessIndex, &str, Vec<String>), Cost> = HashMap::new();
+    for ((stack, process, op), cost) in own.take(MOST_STACKS_READ) {
+        let frames = recording.stack(*stack)?.unwrap_or_default().lines(MOST_FRAMES);
+        lines.entry((*process, op, frames)).or_default().merge(cost);
+    }
+    let line = |((process, op, frames), cost): ((_, &str, _), Cost)| {
+        let (pid, comm) = named(recording, process);
+        StackLine {
             pid,
             comm,
-            op: op.to_string(),
+            op: op.to_owned(),
             count: cost.count,
             sum_seconds: seconds(cost.sum_ns),
             max_seconds: seconds(cost.max_ns),
-            frames: stack.lines(MOST_FRAMES),
-        })
+            frames,
+        }
     };
-    own.take(MOST_STACKS).map(line).collect()
+    let mut lines: Vec<_> = lines.into_iter().map(line).collect();
+    lines.sort_by(|a, b| {
+        let longest = b.sum_seconds.total_cmp(&a.sum_seconds);
+        longest.then_with(|| (a.pid, &a.op, &a.frames).cmp(&(b.pid, &b.op, &b.frames)))
+    });
+    lines.truncate(MOST_STACKS);
+    Ok(lines)
 }
 
 /// Threads with at least two calls, by the time between them, the longest first.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};
 use std::ops::ControlFlow;
 
-use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use super::lines::node_of;
@@ -29,6 +29,8 @@ struct Image {
     first_seen: Nanos,
     /// When it was first seen, by the clock of the recording.
     since_ns: i64,
+    /// Of its dispatcher threads, until the last snapshot.
+    time: TimeAccount,
 }
 
 /// Which entries of the recording's list are one process.
@@ -113,11 +115,12 @@ impl Processes {
         for process in &input.snapshot.processes {
             let Some(&index) = processes.get(&process.id) else { continue };
             let ProcessSnapshot { id, tgid, started_boottime, first_seen, .. } = *process;
+            let time = process.dispatcher_time;
             let age = input.snapshot.taken_at.less(first_seen).as_secs_f64();
             let since_ns = nanos(input.unix_seconds - age);
             let identity = (*node, tgid, started_boottime);
-            let image = Image { identity, session: *session, id, first_seen, since_ns };
-            self.images.entry(index).or_insert(image);
+            let image = Image { identity, session: *session, id, first_seen, since_ns, time };
+            self.images.entry(index).or_insert(image).time = time;
         }
     }
 
@@ -137,6 +140,17 @@ impl Processes {
             }
         }
         images.into_values().collect()
+    }
+
+    /// The processes that have accounts, by PID, with the time of their dispatcher threads.
+    pub(super) fn dispatcher_time(&self) -> Vec<(ProcessIndex, TimeAccount)> {
+        let own = self.images.keys().filter(|own| self.same(**own) == **own);
+        own.map(|process| {
+            let mut time = TimeAccount::default();
+            self.images(*process).iter().for_each(|(_, image)| time.merge(&image.time));
+            (*process, time)
+        })
+        .collect()
     }
 
     /// The statistics of each process, with those of its images as one.
