@@ -35,6 +35,10 @@ CONNECTION_SECONDS = 15
 COMMAND_SECONDS = 30
 # Notifications of the same instance within this time are one.
 SETTLE_SECONDS = 10
+# Pauses between questions to a Prometheus that does not answer, as while it restarts.
+PAUSES_SECONDS = (5, 15, 30)
+# The alert has the cause that took more of both, and chains have either.
+WAITS_FOR_A_CPU = {"cpu_preemption", "runqueue_wait"}
 
 ALERT = re.compile(r"Gpucause[A-Za-z0-9]{1,60}")
 LABEL = re.compile(r"[a-z][a-z_]{0,60}")
@@ -47,6 +51,10 @@ TAINT = re.compile(r"[a-z0-9][a-z0-9./-]{0,100}=[A-Za-z0-9.-]{0,63}:(NoSchedule|
 
 class Refused(Exception):
     """Why nothing is done."""
+
+
+class Unanswered(Refused):
+    """Prometheus does not answer now."""
 
 
 def need(pattern, value, what):
@@ -86,7 +94,10 @@ class Action:
         common = {"kind", "alertname", "labels", "instances", "quorum", "at_most", "within_hours"}
         known(table, common | self.KINDS[self.kind], self.kind)
         self.alertname = need(ALERT, table.get("alertname"), "alertname")
-        self.labels = {need(LABEL, key, "label"): need(VALUE, value, "value") for key, value in table.get("labels", {}).items()}
+        self.labels = {
+            need(LABEL, key, "label"): {need(VALUE, one, "value") for one in (values if isinstance(values, list) else [values])}
+            for key, values in table.get("labels", {}).items()
+        }
         self.instances = {need(INSTANCE, one, "instance") for one in table.get("instances", [])}
         if missing := self.instances - set(nodes) if self.kind != "cpu-weight" else set():
             raise Refused(f"instances without a node: {sorted(missing)}")
@@ -102,7 +113,7 @@ class Action:
         return (
             labels.get("alertname") == self.alertname
             and labels.get("instance") in self.instances
-            and all(labels.get(key) == value for key, value in self.labels.items())
+            and all(labels.get(key) in values for key, values in self.labels.items())
         )
 
     def command(self, target):
@@ -160,7 +171,7 @@ class Prometheus:
                 raise Refused("Prometheus' answer is too large")
             return [labels_of(one["metric"]) for one in json.loads(body)["data"]["result"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Refused(f"Prometheus does not answer: {error!r:.200}") from error
+            raise Unanswered(f"Prometheus does not answer: {error!r:.200}") from error
 
 
 class Limits:
@@ -210,8 +221,9 @@ def log(**fields):
 class Receiver:
     """Decides. One notification at a time."""
 
-    def __init__(self, settings, prometheus, limits, runner=run, clock=time.time):
-        self.settings, self.prometheus, self.limits, self.runner, self.clock = settings, prometheus, limits, runner, clock
+    def __init__(self, settings, prometheus, limits, runner=run, clock=time.time, sleep=time.sleep):
+        self.settings, self.prometheus, self.limits, self.runner = settings, prometheus, limits, runner
+        self.clock, self.sleep = clock, sleep
         self.asked = {}
 
     def notification(self, body):
@@ -233,36 +245,52 @@ class Receiver:
         return sum(self.hint(place, instance) for place, instance in sorted(hints))
 
     def hint(self, place, instance):
-        action, now, taken = self.settings.actions[place], self.clock(), 0
-        if now - self.asked.get((place, instance), -SETTLE_SECONDS) < SETTLE_SECONDS:
+        action = self.settings.actions[place]
+        if self.clock() - self.asked.get((place, instance), -SETTLE_SECONDS) < SETTLE_SECONDS:
             return 0
-        self.asked[place, instance] = now
         try:
-            for target in self.targets(action, instance):
-                taken += self.one(action, instance, target)
+            targets = self.answered(action, instance)
+        except Unanswered as why:
+            log(action=action.kind, instance=instance, refused=str(why))
+            return 0
         except Refused as why:
             log(action=action.kind, instance=instance, refused=str(why))
-        return taken
+            targets = []
+        self.asked[place, instance] = self.clock()
+        return sum(self.one(action, instance, target) for target in targets)
+
+    def answered(self, action, instance):
+        """Whom to act on, once Prometheus answers."""
+        for pause in PAUSES_SECONDS:
+            try:
+                return self.targets(action, instance)
+            except Unanswered:
+                self.sleep(pause)
+        return self.targets(action, instance)
 
     def targets(self, action, instance):
         """Whom to act on: what enough processes have the alert for."""
-        firing = self.prometheus.series(
-            "ALERTS", alertname=action.alertname, alertstate="firing", instance=instance, **action.labels
-        )
-        # Some alerts are about a GPU, and name no process.
-        victims = {own.get("pid") or own.get("UUID") for own in firing if action.is_for(own)} - {None}
-        if len(victims) < action.quorum:
-            raise Refused(f"{len(victims)} have {action.alertname}, and {action.quorum} must")
+        firing = self.prometheus.series("ALERTS", alertname=action.alertname, alertstate="firing", instance=instance)
+        firing = [own for own in firing if action.is_for(own)]
+        # Some alerts are about a GPU, and name no process: a process and its GPU are one.
+        victims = {own["pid"] for own in firing if own.get("pid")}
+        gpus = {own["UUID"] for own in firing if own.get("UUID") and not own.get("pid")}
+        if (have := max(len(victims), len(gpus))) < action.quorum:
+            raise Refused(f"{have} have {action.alertname}, and {action.quorum} must")
         if action.kind != "cpu-weight":
             return [self.settings.nodes[instance]]
-        cause = {"cause": action.labels["cause"]} if "cause" in action.labels else {}
+        causes = action.labels.get("cause", set())
+        causes = causes | WAITS_FOR_A_CPU if causes & WAITS_FOR_A_CPU else causes
         blamed = {}
-        for own in self.prometheus.series("gpucause_causal_chain_info", instance=instance, **cause):
-            if own.get("pid") in victims and own.get("culprit_unit"):
+        for own in self.prometheus.series("gpucause_causal_chain_info", instance=instance):
+            if own.get("pid") in victims and own.get("culprit_unit") and (not causes or own.get("cause") in causes):
                 blamed.setdefault(own["culprit_unit"], set()).add(own["pid"])
         if unlisted := sorted(set(blamed) - action.units):
             log(action=action.kind, instance=instance, refused="units that are not listed", units=[one[:200] for one in unlisted[:10]])
-        return sorted(unit for unit, of in blamed.items() if unit in action.units and len(of) >= action.quorum)
+        units = sorted(unit for unit, of in blamed.items() if unit in action.units and len(of) >= action.quorum)
+        if not units:
+            raise Refused(f"no listed unit is the culprit of {action.quorum}")
+        return units
 
     def one(self, action, instance, target):
         try:

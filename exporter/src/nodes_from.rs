@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use gpucause_investigations::http::Address;
 use gpucause_investigations::node::NodeUrl;
+use gpucause_investigations::prometheus::encoded;
 use serde::Deserialize;
 
 use crate::config::{in_one_line, typed};
@@ -139,7 +140,7 @@ fn node(url: &str, user: Option<&str>) -> Option<NodeUrl> {
     let address = Address::parse(url, [80, 443])?;
     let authority = address.authority();
     let text = match user {
-        Some(user) if address.is_tls() => format!("https://{user}@{authority}"),
+        Some(user) if address.is_tls() => format!("https://{}@{authority}", encoded(user)),
         _ if address.is_tls() => format!("https://{authority}"),
         _ => format!("http://{authority}"),
     };
@@ -162,9 +163,10 @@ mod tests {
             {"scrapeUrl": "https://me:secret@gpu-2:443/metrics", "labels": {"job": "gpucause"}},
             {"scrapeUrl": "http://gpu-1:9100/metrics", "labels": {"job": "node"}}]}"#;
         let urls = scraped(serde_json::from_str(answer).unwrap());
-        let nodes: Vec<_> = urls.iter().filter_map(|url| node(url, Some("ops"))).collect();
+        let user = Some("ops@example.com");
+        let nodes: Vec<_> = urls.iter().filter_map(|url| node(url, user)).collect();
         let users: Vec<_> = nodes.iter().map(|node| node.address().user()).collect();
-        assert_eq!(users, [None, None, Some("ops")]);
+        assert_eq!(users, [None, None, user]);
         assert_eq!(shown(&nodes), ["http://gpu-1:9400", "http://gpu-1:9400", "https://gpu-2:443"]);
     }
 

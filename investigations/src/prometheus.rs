@@ -130,8 +130,9 @@ fn data<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(body).map(|answer: Answer<T>| answer.data)
 }
 
-/// As the value of a parameter in a URL.
-fn encoded(text: &str) -> String {
+/// As a part of a URL, such as the value of a parameter.
+#[must_use]
+pub fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -349,21 +349,21 @@ fn spike() -> Chain {
     chain
 }
 
-fn asked(chains: Vec<Chain>, filter: ChainFilter) -> Incident {
+fn asked(chains: Vec<Chain>, filter: &ChainFilter) -> Incident {
     let window = (filter.from.unwrap_or(NOON - 300.0), filter.until.unwrap_or(NOON));
     let state = Some(Period::attached(NOON - 3600.0).into());
     let observed = Observed::of_node(state, window.0, window.1);
-    Incident::filtered("node1".into(), chains, observed, &filter)
+    Incident::filtered("node1".into(), chains, observed, filter)
 }
 
 #[test]
 fn time_and_severity_are_those_of_the_asked_period() {
     let all = ChainFilter::default();
-    let shown = |filter| {
+    let shown = |filter: &ChainFilter| {
         let incident = asked(vec![spike()], filter);
         (incident.severity(), render(&incident, true))
     };
-    let (severity, report) = shown(all.clone());
+    let (severity, report) = shown(&all);
     assert_eq!(severity, Some(Severity::Critical));
     for part in [
         "runqueue_wait -> launch_tail  [medium, critical at 11:58:30]  trainer (pid 42",
@@ -374,16 +374,16 @@ fn time_and_severity_are_those_of_the_asked_period() {
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");
     }
-    let (severity, report) = shown(ChainFilter { from: Some(NOON - 45.0), ..all.clone() });
+    let (severity, report) = shown(&ChainFilter { from: Some(NOON - 45.0), ..all.clone() });
     assert_eq!(severity, Some(Severity::Medium), "the spike is over");
     let taken = "; took 4.5 s in this period, 4.5 s of it lost; 14.0 s since 11:58:20\n";
     assert!(report.contains(taken) && report.contains("      4.5 s medium  "), "{report}");
-    let (_, report) = shown(ChainFilter { until: Some(NOON - 95.0), ..all.clone() });
+    let (_, report) = shown(&ChainFilter { until: Some(NOON - 95.0), ..all.clone() });
     let then =
         "    explains 93 % of the slow launches at 12:00:00, outside this period; took 2.5 s in";
     assert!(report.contains(then), "{report}");
     let least = ChainFilter { severity: Some(Severity::High), from: Some(NOON - 45.0), ..all };
-    let incident = asked(vec![spike()], least);
+    let incident = asked(vec![spike()], &least);
     assert_eq!((incident.root_cause, incident.left_out), (None, 1));
 }
 
@@ -392,7 +392,7 @@ fn an_old_chain_is_given_as_a_whole() {
     let filter = ChainFilter { from: Some(NOON - 45.0), ..ChainFilter::default() };
     let mut old = spike();
     old.course = Course::default();
-    let report = render(&asked(vec![old], filter), false);
+    let report = render(&asked(vec![old], &filter), false);
     let taken = "took 14.0 s since 11:58:20, 14.0 s of it lost: times are of the whole chain\n";
     assert!(report.contains(taken) && report.contains("  [critical]  "), "{report}");
 }
@@ -404,7 +404,7 @@ fn the_root_cause_is_what_took_most_in_the_asked_period_and_not_what_was_severe_
     steady.course.taken_by = vec![[0.0, 0.0, 0.0], [100.0, 12.0, 12.0]];
     let root = |from| {
         let filter = ChainFilter { from: Some(from), ..ChainFilter::default() };
-        asked(vec![spike(), steady.clone()], filter).root_cause.unwrap().cause
+        asked(vec![spike(), steady.clone()], &filter).root_cause.unwrap().cause
     };
     assert_eq!(root(NOON - 300.0), Cause::RunqueueWait);
     assert_eq!(root(NOON - 45.0), Cause::LockWait);
@@ -418,7 +418,7 @@ fn each_victim_has_a_root_cause_and_the_one_with_the_worst_chain_comes_first() {
         chain(Cause::Unexplained, 42, 4.0, (NOON - 90.0, NOON)),
         chain(Cause::PageFault, 42, 2.0, (NOON - 90.0, NOON)),
     ];
-    let incident = asked(chains, ChainFilter::default());
+    let incident = asked(chains, &ChainFilter::default());
     let report = render(&incident, false);
     let (before, _) = report.split_once("TIMELINE").unwrap();
     let order: Vec<_> = before
@@ -450,7 +450,7 @@ fn what_delays_a_process_comes_before_what_it_delays() {
     other.culprit = Some(Culprit { pid: 42, comm: "trainer".into(), ..Culprit::default() });
     let own = chain(Cause::LockWait, 42, 1.0, (NOON - 90.0, NOON));
     let filter = ChainFilter { pids: vec![42], ..ChainFilter::default() };
-    let incident = asked(vec![other.clone(), own], filter.clone());
+    let incident = asked(vec![other.clone(), own], &filter);
     assert_eq!(incident.root_cause.as_ref().unwrap().cause, Cause::LockWait);
     assert_eq!(incident.others[0].cause, Cause::CpuPreemption);
     let report = render(&incident, false);
@@ -458,7 +458,7 @@ fn what_delays_a_process_comes_before_what_it_delays() {
     assert!(report.contains("\n\nIT DELAYS OTHERS\n  cpu_preemption -> "), "{report}");
     assert!(markdown::of(&report_of(&incident)).contains("\n### It delays others\n"));
     assert!(html::of(&report_of(&incident)).contains("<h3>It delays others</h3>"));
-    let incident = asked(vec![other], filter);
+    let incident = asked(vec![other], &filter);
     assert_eq!(incident.root_cause.as_ref().unwrap().cause, Cause::CpuPreemption);
     assert!(!render(&incident, false).contains("ROOT CAUSE"));
 }
@@ -469,7 +469,7 @@ fn a_chain_shows_three_pieces_of_evidence_on_one_line_and_documents_have_all() {
     for name in ["explained_share", "effect_seconds", "holder_share"] {
         own.evidence = own.evidence.with(name, 0.25);
     }
-    let incident = asked(vec![own], ChainFilter::default());
+    let incident = asked(vec![own], &ChainFilter::default());
     let report = render(&incident, false);
     let line = "\n    evidence: p99_seconds=0.0041 calls=120000 explained_share=0.25 +2 more: --format json\n    fix: ";
     assert!(report.contains(line), "{report}");

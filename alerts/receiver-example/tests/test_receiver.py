@@ -43,8 +43,8 @@ def table(**changes):
     return tomllib.loads((HERE / "receiver.toml").read_text()) | {"act": True, "listen": "127.0.0.1:0"} | changes
 
 
-def starved(pid, instance="gpu-1:9400", **more):
-    return {"alertname": "GpucauseDispatcherStarved", "cause": "cpu_preemption", "instance": instance, "pid": str(pid), **more}
+def starved(pid, instance="gpu-1:9400", cause="cpu_preemption", **more):
+    return {"alertname": "GpucauseDispatcherStarved", "cause": cause, "instance": instance, "pid": str(pid), **more}
 
 
 def straggler(pid, instance="gpu-1:9400"):
@@ -58,16 +58,18 @@ def body(*labels, status="firing"):
 class Firing:
     """A Prometheus in which these alerts fire, and these units are culprits."""
 
-    def __init__(self, *alerts, units=()):
-        self.alerts, self.units, self.asked = alerts, units, 0
+    def __init__(self, *alerts, units=(), cause="cpu_preemption", silent=0):
+        self.alerts, self.units, self.cause, self.silent, self.asked = alerts, units, cause, silent, 0
 
     def series(self, name, **labels):
         self.asked += 1
+        if self.asked <= self.silent:
+            raise receiver.Unanswered("Prometheus does not answer")
         if name == "ALERTS":
             labels.pop("alertstate")
             found = self.alerts
         else:
-            found = [{"instance": "gpu-1:9400", "cause": "cpu_preemption", "pid": str(pid), "culprit_unit": unit} for pid, unit in self.units]
+            found = [{"instance": "gpu-1:9400", "cause": self.cause, "pid": str(pid), "culprit_unit": unit} for pid, unit in self.units]
         return [own for own in found if all(own.get(key) == value for key, value in labels.items())]
 
 
@@ -76,12 +78,12 @@ class Base(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.state = pathlib.Path(self.folder.name) / "state.json"
-        self.now, self.ran, self.log = 1e9, [], io.StringIO()
+        self.now, self.ran, self.slept, self.log = 1e9, [], [], io.StringIO()
 
     def receiver(self, prometheus, **changes):
         settings = receiver.Settings(table(state_file=str(self.state), **changes))
         run = lambda command: self.ran.append(command) or "done"  # noqa: E731
-        return receiver.Receiver(settings, prometheus, receiver.Limits(self.state), run, lambda: self.now)
+        return receiver.Receiver(settings, prometheus, receiver.Limits(self.state), run, lambda: self.now, self.slept.append)
 
     def notify(self, one, text):
         self.now += 60
@@ -94,6 +96,26 @@ class Acts(Base):
         one = self.receiver(Firing(starved(7), units=[(7, "fluent-bit.service")]))
         self.notify(one, body(starved(7)))
         self.assertEqual(self.ran, [["systemctl", "set-property", "--runtime", "--", "fluent-bit.service", "CPUWeight=20"]])
+
+    def test_waits_for_a_cpu_are_of_either_cause(self):
+        for alert, chain in [("cpu_preemption", "runqueue_wait"), ("runqueue_wait", "cpu_preemption")]:
+            self.state.unlink(missing_ok=True)
+            one = self.receiver(Firing(starved(7, cause=alert), units=[(7, "fluent-bit.service")], cause=chain))
+            self.notify(one, body(starved(7, cause=alert)))
+        self.assertEqual([own[4] for own in self.ran], ["fluent-bit.service"] * 2)
+
+    def test_a_notification_waits_for_a_prometheus_that_restarts(self):
+        one = self.receiver(Firing(straggler(1), straggler(2), silent=2))
+        self.notify(one, body(straggler(1)))
+        self.assertEqual((len(self.ran), len(self.slept)), (1, 2))
+
+    def test_a_question_without_an_answer_is_asked_again_by_the_next_notification(self):
+        one = self.receiver(Firing(straggler(1), straggler(2), silent=1 + len(receiver.PAUSES_SECONDS)))
+        with contextlib.redirect_stdout(self.log):
+            one.notification(body(straggler(1)))
+            self.assertEqual(self.ran, [])
+            one.notification(body(straggler(1)))
+        self.assertEqual(len(self.ran), 1)
 
     def test_a_node_is_drained_and_one_is_tainted(self):
         throttled = [{"alertname": "GpucauseGpuThrottled", "instance": "gpu-2:9400", "UUID": f"GPU-{n}"} for n in range(2)]
@@ -140,6 +162,14 @@ class Refuses(Base):
 
     def test_the_same_process_twice_is_no_quorum(self):
         self.refuses(Firing(straggler(1), straggler(1) | {"cause": "block_io"}), body(straggler(1)))
+
+    def test_a_process_and_its_gpu_are_no_quorum(self):
+        gpu = {"alertname": "GpucauseStraggler", "instance": "gpu-1:9400", "UUID": "GPU-1"}
+        self.refuses(Firing(straggler(1), gpu), body(straggler(1)), why="1 have GpucauseStraggler, and 2 must")
+
+    def test_a_culprit_without_a_unit_is_logged(self):
+        self.refuses(Firing(starved(7)), body(starved(7)), why="no listed unit is the culprit of 1")
+        self.refuses(Firing(starved(7), units=[(7, "fluent-bit.service")], cause="lock_wait"), body(starved(7)))
 
     def test_alerts_of_another_host_are_no_quorum(self):
         self.refuses(Firing(straggler(1), straggler(2, "gpu-2:9400")), body(straggler(1)))

@@ -22,6 +22,10 @@ pub(crate) enum Verdict {
     Taken { rejected: u64, message: String },
     /// All were refused, and would be again.
     Refused { message: String },
+    /// The request was too large.
+    TooLarge,
+    /// The request was refused, perhaps for one of its records: they are to be sent again, fewer at a time.
+    Doubted { after: Option<Duration> },
     /// They are to be sent again, not before this time has passed.
     Again { failure: Failure, after: Option<Duration> },
 }
@@ -66,7 +70,9 @@ enum Form {
 
 /// The verdict of an answer to a request of so many records.
 pub(crate) fn verdict(answer: &Answer, records: u64, now: SystemTime) -> Verdict {
-    let again = |failure| Verdict::Again { failure, after: retry_after(&answer.headers, now) };
+    let after = retry_after(&answer.headers, now);
+    let again = |failure| Verdict::Again { failure, after };
+    let doubted = || Verdict::Doubted { after };
     let status = answer.status;
     if status.is_success() {
         return taken(answer, records).unwrap_or_else(|| again(Failure::Malformed));
@@ -75,14 +81,22 @@ pub(crate) fn verdict(answer: &Answer, records: u64, now: SystemTime) -> Verdict
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             again(Failure::Throttled)
         }
-        StatusCode::PAYLOAD_TOO_LARGE => Verdict::Refused { message: status.to_string() },
-        // Only an answer in OTLP's own form is about the records; others are of a wrong address or of a proxy.
+        StatusCode::PAYLOAD_TOO_LARGE => Verdict::TooLarge,
+        // Only an answer in OTLP's own form is surely about the records; others may be of a wrong address or of a proxy.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
-            let said = refusal(answer).map(|message| Verdict::Refused { message });
-            said.unwrap_or_else(|| again(Failure::Status))
+            refusal(answer).map_or_else(doubted, |message| Verdict::Refused { message })
         }
-        // Neither an expired token nor a wrong path is a fault of the records.
-        _ => again(Failure::Status),
+        // Neither an expired token nor a wrong path is a fault of the records, nor what is behind a proxy that is away.
+        StatusCode::UNAUTHORIZED
+        | StatusCode::NOT_FOUND
+        | StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED
+        | StatusCode::REQUEST_TIMEOUT
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::GATEWAY_TIMEOUT => again(Failure::Status),
+        _ if status.is_redirection() => again(Failure::Status),
+        // Such as a firewall that refuses what a record contains.
+        _ => doubted(),
     }
 }
 

@@ -17,7 +17,7 @@ use super::answer::{Verdict, verdict};
 use super::backoff::Backoff;
 use super::counts::{Failure, Loss};
 use super::settings::OtlpSettings;
-use super::spool::Batch;
+use super::spool::{Batch, Spool};
 
 /// Largest answer: one has a sentence at most.
 const MAX_ANSWER: usize = 64 << 10;
@@ -74,8 +74,7 @@ impl Sender {
                 () = due(&log, pause) => false,
                 // Other settings may help at once.
                 Ok(()) = self.settings.changed() => {
-                    self.client = None;
-                    self.backoff.reset();
+                    self.settings.mark_changed();
                     false
                 }
                 _ = closed.wait_for(|closed| *closed) => true,
@@ -83,7 +82,6 @@ impl Sender {
             pause = match self.send_all().await {
                 Ok(()) => {
                     self.backoff.reset();
-                    self.succeeded();
                     log.pace.send_every
                 }
                 Err(failed) => {
@@ -114,12 +112,20 @@ impl Sender {
     }
 
     async fn send_all(&mut self) -> Result<(), Failed> {
-        let settings = self.settings.borrow_and_update().clone();
+        let (settings, is_other) = {
+            let settings = self.settings.borrow_and_update();
+            (settings.clone(), settings.has_changed())
+        };
+        if is_other {
+            (self.client, self.failing) = (None, None);
+            self.backoff.reset();
+        }
         if settings.endpoint.is_none() || self.log.counters.queued_records() == 0 {
             return Ok(());
         }
         let log = Arc::clone(&self.log);
-        let (client, is_new) = (self.client.take(), self.client.is_none());
+        let client = self.client.take();
+        let is_exposed = client.is_none() && settings.exposes_headers();
         // Reads files.
         let prepared = tokio::task::spawn_blocking(move || {
             let client = match client {
@@ -128,17 +134,27 @@ impl Sender {
             };
             let headers = settings.headers();
             let headers = headers.map_err(|error| Failed::new(Failure::Settings, &error))?;
-            if is_new && settings.exposes_headers() {
-                tracing::warn!("otlp.headers_file: the headers are sent without TLS");
-            }
             Ok((client, headers))
         });
         let (client, headers) = joined(prepared.await)?;
         let Some(client) = client else { return Ok(()) };
+        if is_exposed {
+            tracing::warn!("otlp.headers_file: the headers are sent without TLS");
+        }
         let mut settled = 0;
         let sent = send_batches(&log, &client, all_headers(headers), &mut settled).await;
         if settled > 0 {
             self.backoff.reset();
+        }
+        if sent.is_err() {
+            // What was not settled may make room for newer records meanwhile.
+            let put_back = tokio::task::spawn_blocking(move || {
+                log.spool().as_mut().map(Spool::put_back);
+                Ok(())
+            });
+            joined(put_back.await)?;
+        } else if settled > 0 {
+            self.succeeded();
         }
         // A file of authorities may have changed since it was read.
         if !matches!(&sent, Err(failed) if failed.failure == Failure::Tls) {
@@ -217,7 +233,7 @@ async fn send_batches(
 async fn next(log: &Arc<ChainLog>) -> Result<Option<(Batch, Bytes)>, Failed> {
     let log = Arc::clone(log);
     let next = tokio::task::spawn_blocking(move || {
-        let Some(batch) = log.spool().as_mut().and_then(super::Spool::take) else {
+        let Some(batch) = log.spool().as_mut().and_then(Spool::take) else {
             return Ok(None);
         };
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -234,11 +250,17 @@ fn settle(
     verdict: Verdict,
     status: hyper::StatusCode,
 ) -> Result<(), Failed> {
+    let waits = |with: fn(&mut Spool, &Batch) -> bool| {
+        log.spool().as_mut().is_some_and(|spool| with(spool, batch))
+    };
+    let why = format!("its answer has the status {status}");
     let (rejected, message) = match verdict {
-        Verdict::Again { failure, after } => {
-            let why = format!("its answer has the status {status}");
-            return Err(Failed { failure, why, after });
+        Verdict::Again { failure, after } => return Err(Failed { failure, why, after }),
+        Verdict::Doubted { after } if waits(Spool::refused) => {
+            return Err(Failed { failure: Failure::Status, why, after });
         }
+        Verdict::TooLarge if waits(Spool::halve) => return Ok(()),
+        Verdict::TooLarge | Verdict::Doubted { .. } => (batch.records, why),
         Verdict::Taken { rejected, message } => (rejected, message),
         Verdict::Refused { message } => (batch.records, message),
     };
@@ -251,4 +273,31 @@ fn settle(
         tracing::error!(rejected, message, "the OTLP endpoint rejected chains");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+
+    use super::super::tests::{chain, log_to};
+    use super::*;
+
+    #[test]
+    fn records_that_are_refused_alone_too_often_are_counted_as_rejected() {
+        let log = log_to("http://localhost:4318");
+        log.record_at(&[chain("a"), chain("b")], 20.0, |_| None);
+        let mut refusals = 0;
+        loop {
+            let batch = log.spool().as_mut().and_then(Spool::take);
+            let Some(batch) = batch else { break };
+            let doubted = Verdict::Doubted { after: None };
+            refusals += u64::from(settle(&log, &batch, doubted, StatusCode::FORBIDDEN).is_err());
+            assert!(refusals < 100);
+        }
+        let counts = log.counts().unwrap();
+        let rejected = counts.lost.into_iter().find(|(reason, _)| *reason == "rejected");
+        assert_eq!((rejected, counts.sent), (Some(("rejected", 2)), 0));
+        // Both together, then each alone.
+        assert_eq!(refusals, 1 + 9 + 9);
+    }
 }

@@ -11,11 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::counts::{Counters, Loss};
-use folder::{Folder, Recovered};
+use folder::{Folder, Recovered, first_records};
 
 /// A segment takes no more records when it has this many bytes or records. Collectors take 20 MiB.
 const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENT_RECORDS: u64 = 512;
+/// A record alone that is refused so often is lost.
+const MAX_REFUSALS: u32 = 10;
 /// What may wait in memory where it cannot be written to a file.
 const MEMORY_BYTES: u64 = 1 << 20;
 
@@ -23,6 +25,9 @@ const MEMORY_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 struct Segment {
     number: u64,
+    /// Bytes at its beginning that are done.
+    done: usize,
+    /// What is left of it.
     bytes: u64,
     records: u64,
     content: Content,
@@ -49,12 +54,12 @@ impl Segment {
     const fn memory(&self) -> u64 {
         match &self.content {
             Content::File => 0,
-            Content::Memory(_) => self.bytes,
+            Content::Memory(content) => content.len() as u64,
         }
     }
 }
 
-/// The oldest segment.
+/// The oldest records: of one segment, and after a refusal a part of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     number: u64,
@@ -74,6 +79,10 @@ pub(super) struct Spool {
     limit: u64,
     /// The segment that is being sent: it is not dropped.
     taken: Option<u64>,
+    /// Records of a batch at most.
+    most: u64,
+    /// How often the oldest record was refused alone.
+    refusals: u32,
     counters: Arc<Counters>,
 }
 
@@ -81,7 +90,8 @@ impl Spool {
     /// In memory alone.
     pub(super) fn in_memory(counters: Arc<Counters>) -> Self {
         let (folder, segments, taken) = (None, VecDeque::new(), None);
-        Self { folder, segments, next: 1, limit: MEMORY_BYTES, taken, counters }
+        let (limit, most) = (MEMORY_BYTES, SEGMENT_RECORDS);
+        Self { folder, segments, next: 1, limit, taken, most, refusals: 0, counters }
     }
 
     /// In a folder, which is created, with what an earlier daemon left there.
@@ -91,10 +101,11 @@ impl Spool {
         for number in folder.numbers()? {
             spool.next = number.saturating_add(1).max(spool.next);
             match folder.recover(number) {
-                Recovered::Empty => {}
+                Recovered::Empty | Recovered::Unread => {}
                 Recovered::Whole { bytes, records } => {
                     let content = Content::File;
-                    let segment = Segment { number, bytes, records, content, sealed: true };
+                    let segment =
+                        Segment { number, done: 0, bytes, records, content, sealed: true };
                     spool.segments.push_back(segment);
                 }
                 Recovered::Damaged { records } => {
@@ -125,24 +136,32 @@ impl Spool {
         self.publish();
     }
 
-    /// The oldest records, which stay until they are [done](Self::done).
+    /// The oldest records, which stay until they are [done](Self::done) or [put back](Self::put_back).
     pub(super) fn take(&mut self) -> Option<Batch> {
         loop {
             let segment = self.segments.front_mut()?;
             segment.sealed = true;
-            let Segment { number, bytes, records, .. } = *segment;
+            let Segment { number, done, bytes, records, .. } = *segment;
             let body = match (&segment.content, &self.folder) {
-                (Content::Memory(bytes), _) => Ok(bytes.clone()),
-                (Content::File, Some(folder)) => folder.read(number, bytes),
+                (Content::Memory(content), _) => Ok(content.clone()),
+                (Content::File, Some(folder)) => folder.read(number, done as u64 + bytes),
                 (Content::File, None) => Err(io::ErrorKind::NotFound.into()),
             };
             match body {
-                Ok(body) => {
+                Ok(mut body) => {
                     self.taken = Some(number);
+                    body.drain(..done.min(body.len()));
+                    let (bytes, records) = first_records(&body, self.most);
+                    body.truncate(bytes);
                     return Some(Batch { number, records, body });
                 }
                 Err(error) => {
                     tracing::error!(%error, records, "chains of the OTLP spool cannot be read");
+                    // Such as too many open files: it can be read later, or makes room for others.
+                    if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
+                    {
+                        return None;
+                    }
                     self.lose(0, Loss::Unreadable);
                 }
             }
@@ -151,10 +170,40 @@ impl Spool {
 
     /// The batch was sent, or refused for good: it is deleted.
     pub(super) fn done(&mut self, batch: &Batch) {
-        self.taken = None;
-        if self.segments.front().is_some_and(|segment| segment.number == batch.number) {
+        self.put_back();
+        self.refusals = 0;
+        self.most = self.most.saturating_mul(2).min(SEGMENT_RECORDS);
+        let front = self.segments.front_mut();
+        let Some(segment) = front.filter(|own| own.number == batch.number) else { return };
+        if segment.records <= batch.records {
             let _ = self.remove(0);
+            return;
         }
+        segment.done += batch.body.len();
+        segment.bytes = segment.bytes.saturating_sub(batch.body.len() as u64);
+        segment.records -= batch.records;
+        self.publish();
+    }
+
+    /// The batch that was taken waits again, and may make room for others.
+    pub(super) const fn put_back(&mut self) {
+        self.taken = None;
+    }
+
+    /// The batch was refused, perhaps for one of its records: the next batch has half of them. False where it cannot be smaller.
+    pub(super) const fn halve(&mut self, batch: &Batch) -> bool {
+        self.put_back();
+        self.most = if batch.records > 1 { batch.records / 2 } else { 1 };
+        batch.records > 1
+    }
+
+    /// As [`halve`](Self::halve), but false only where a record was refused alone too often.
+    pub(super) const fn refused(&mut self, batch: &Batch) -> bool {
+        if self.halve(batch) {
+            return true;
+        }
+        self.refusals += 1;
+        self.refusals < MAX_REFUSALS
     }
 
     /// False where that is not possible.
@@ -181,7 +230,8 @@ impl Spool {
             return false;
         }
         let content = Content::File;
-        self.segments.push_back(Segment { number, bytes, records: 1, content, sealed: false });
+        let (done, records, sealed) = (0, 1, false);
+        self.segments.push_back(Segment { number, done, bytes, records, content, sealed });
         true
     }
 
@@ -203,7 +253,8 @@ impl Spool {
         }
         let (number, content) = (self.next, Content::Memory(record.to_vec()));
         self.next = self.next.saturating_add(1);
-        self.segments.push_back(Segment { number, bytes, records: 1, content, sealed: false });
+        let (done, records, sealed) = (0, 1, false);
+        self.segments.push_back(Segment { number, done, bytes, records, content, sealed });
     }
 
     fn make_room(&mut self, bytes: u64) {

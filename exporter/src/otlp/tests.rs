@@ -25,7 +25,7 @@ pub(super) fn uids(body: &[u8]) -> Vec<String> {
     records.map(uid).collect()
 }
 
-fn log_to(endpoint: &str) -> ChainLog {
+pub(super) fn log_to(endpoint: &str) -> ChainLog {
     let log = ChainLog::new("gpu-1".to_owned(), None);
     let endpoint = Some(endpoint.parse().unwrap());
     log.configure(&OtlpSettings { endpoint, ..OtlpSettings::default() });

@@ -17,7 +17,7 @@ mod tls;
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ use gpucause::otlp::{ChainLog, OtlpCounts, OtlpSettings, Pace};
 use gpucause_engine::chain::Chain;
 use poll::until;
 use receiver::{Answer, Receiver, closed_port};
+use tracing::Dispatch;
+use tracing::dispatcher::with_default;
 
 const PACE: Pace =
     Pace { send_every: Duration::from_millis(10), timeout: Duration::from_millis(700) };
@@ -43,13 +45,18 @@ fn settings(url: &str) -> OtlpSettings {
 
 impl Running {
     fn start(spool: &Path, settings: &OtlpSettings) -> Self {
+        Self::start_with(spool, settings, Dispatch::none())
+    }
+
+    /// Its sender logs to `logs`.
+    fn start_with(spool: &Path, settings: &OtlpSettings, logs: Dispatch) -> Self {
         let log = ChainLog::new("gpu-1".to_owned(), Some(spool.to_owned())).with_pace(PACE);
         let log = Arc::new(log);
         log.configure(settings);
         let sending = Arc::clone(&log);
         let sender = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(sending.run());
+            with_default(&logs, || runtime.unwrap().block_on(sending.run()));
         });
         Self { log, sender: Some(sender), next: 1 }
     }
@@ -156,6 +163,84 @@ fn records_that_are_rejected_are_counted_and_not_sent_again() {
     let rejected = running.counts().lost.into_iter().find(|(reason, _)| *reason == "rejected");
     assert_eq!(rejected, Some(("rejected", 2)));
     assert_eq!(receiver.received.lock().unwrap().requests.len(), 1);
+}
+
+#[test]
+fn a_request_that_is_too_large_is_sent_in_parts() {
+    let too_large = Answer::Status("413 Payload Too Large");
+    let receiver = Receiver::start(&[too_large.clone(), too_large]);
+    let spool = tempfile::tempdir().unwrap();
+    let mut running = Running::start(spool.path(), &settings(&receiver.url()));
+    let expected = running.log(9);
+    running.until_sent(9);
+    assert_eq!(receiver.taken(), expected);
+    assert_eq!(running.counts().lost.map(|(_, records)| records), [0; 4]);
+}
+
+#[test]
+fn what_could_not_be_sent_makes_room_for_newer_records() {
+    let (spool, address) = (tempfile::tempdir().unwrap(), closed_port());
+    let away = settings(&format!("http://{address}"));
+    let away = OtlpSettings { spool_bytes: 300 << 10, ..away };
+    let mut running = Running::start(spool.path(), &away);
+    let oldest = running.log(1);
+    until("a refused connection", || (running.failures("unreachable") > 0).then_some(()));
+    let newest = running.log(2000);
+    let receiver = Receiver::on(TcpListener::bind(address).unwrap(), None, &[]);
+    until("all are sent", || (running.counts().queued_records == 0).then_some(()));
+    let taken = receiver.taken();
+    assert!(!taken.contains(&oldest[0]), "the oldest is lost first");
+    assert_eq!(taken.last(), newest.last());
+}
+
+/// Collects logs.
+fn logs() -> (Arc<Mutex<Vec<u8>>>, Dispatch) {
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let writer = Arc::clone(&written);
+    let subscriber =
+        tracing_subscriber::fmt().with_writer(move || Shared(Arc::clone(&writer))).finish();
+    (written, Dispatch::new(subscriber))
+}
+
+#[test]
+fn an_endpoint_that_is_removed_does_not_take_chains_again() {
+    let (written, logs) = logs();
+    let spool = tempfile::tempdir().unwrap();
+    let away = settings(&format!("http://{}", closed_port()));
+    let mut running = Running::start_with(spool.path(), &away, logs);
+    let _ = running.log(1);
+    until("a refused connection", || (running.failures("unreachable") > 0).then_some(()));
+    running.log.configure(&OtlpSettings::default());
+    running.stop();
+    let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+    assert!(written.contains("takes none") && !written.contains("again"), "{written}");
+}
+
+#[test]
+fn headers_without_tls_are_warned_of_once() {
+    let (written, logs) = logs();
+    let receiver = Receiver::on(TcpListener::bind("0.0.0.0:0").unwrap(), None, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("headers");
+    std::fs::write(&file, "Authorization: Bearer me\n").unwrap();
+    let settings = OtlpSettings { headers_file: Some(file), ..settings(&receiver.url()) };
+    let mut running = Running::start_with(&folder.path().join("spool"), &settings, logs);
+    for sent in 1..=3 {
+        let _ = running.log(1);
+        running.until_sent(sent);
+    }
+    running.stop();
+    let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+    assert_eq!(written.matches("without TLS").count(), 1, "{written}");
 }
 
 #[test]

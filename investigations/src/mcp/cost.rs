@@ -9,7 +9,7 @@ use super::answer::{self, list, object, rounded};
 use super::arguments::Costs;
 use crate::prometheus::Prometheus;
 
-/// The age of what the rules recorded last; none where they did not within five minutes.
+/// The age of what the rules recorded last; none where no process was observed for five minutes.
 const AGE: &str = "time() - max(timestamp(process:gpucause_accounting:info))";
 const NOTE: &str = "Lost: time of dispatcher threads (the threads that call CUDA to feed the GPU), by proven causes; the counters of the exporters add up to it. Idle: GPUs that are held, and on which nothing was launched for 15 minutes. A call that hangs can be both: do not add them. Without prices there is no cost.";
 /// Characters of a label.
@@ -62,12 +62,7 @@ pub(super) async fn answer(
         ));
     };
     let age = prometheus.query(AGE).await.map_err(ToolError::new)?;
-    let Some(age) = age.first().map(|sample| sample.value) else {
-        return Err(ToolError(format!(
-            "{} has no values of rules/cost.yaml within five minutes; load the rules, and check that it scrapes exporters",
-            prometheus.address()
-        )));
-    };
+    let age = age.first().map(|sample| sample.value);
     let (by, hours) = (asked.by.label(), asked.hours);
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for (series, is_lost, is_cost) in [
@@ -93,6 +88,12 @@ pub(super) async fn answer(
             }
         }
     }
+    if age.is_none() && rows.is_empty() {
+        return Err(ToolError(format!(
+            "{} has no values of rules/cost.yaml in {hours} h; load the rules, and check that it scrapes exporters",
+            prometheus.address()
+        )));
+    }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by(|(_, one), (_, other)| {
         let ((a, b), (c, d)) = (other.weight(), one.weight());
@@ -101,7 +102,7 @@ pub(super) async fn answer(
     let rows: Vec<Value> = rows.iter().map(|(of, row)| row.json(by, of)).collect();
     let head = object(json!({
         "source": answer::name(&prometheus.address().to_string()),
-        "newest_value_age_s": rounded(age),
+        "newest_value_age_s": age.map(rounded),
         "last_hours": hours,
         "note": NOTE,
     }));

@@ -118,6 +118,18 @@ fn costs_are_by_cause_with_source_and_age_the_dearest_first() {
 }
 
 #[test]
+fn costs_of_the_past_are_there_while_no_process_runs() {
+    let ended = |path: &str| {
+        if path.contains("timestamp") { samples(&[]) } else { a_day(path) }
+    };
+    let (answers, _) = texts(ended, &[json!({})]);
+    assert!(!answers[0].0, "{answers:?}");
+    let answer: Value = serde_json::from_str(&answers[0].1).unwrap();
+    assert_eq!(answer["newest_value_age_s"], Value::Null);
+    assert_eq!(answer["rows"].as_array().unwrap().len(), 3);
+}
+
+#[test]
 fn only_listed_labels_and_times_reach_the_server() {
     let wrong = [
         json!({"hours": 0}),

@@ -76,11 +76,17 @@ fn only_what_otlp_itself_refuses_is_refused() {
     let refused = Verdict::Refused { message: "bad data".to_owned() };
     assert_eq!(of(&answer(400, PROTOBUF, status)), refused);
     assert_eq!(of(&answer(400, JSON, r#"{"code":3,"message":"bad data"}"#)), refused);
-    assert!(matches!(of(&answer(413, "", "")), Verdict::Refused { .. }));
-    let proxy = answer(400, "text/plain", "Client sent an HTTP request to an HTTPS server.");
-    assert_eq!(of(&proxy), again(Failure::Status));
-    for status in [301, 401, 403, 404, 405, 500, 501, 502, 504] {
+    assert_eq!(of(&answer(413, "", "")), Verdict::TooLarge);
+    for status in [301, 401, 404, 405, 407, 408, 502, 504] {
         assert_eq!(of(&answer(status, "", "")), again(Failure::Status), "{status}");
+    }
+}
+
+#[test]
+fn what_a_record_may_be_the_reason_of_is_in_doubt() {
+    let proxy = answer(400, "text/plain", "Client sent an HTTP request to an HTTPS server.");
+    for doubted in [proxy, answer(403, "", ""), answer(500, "", ""), answer(501, "", "")] {
+        assert_eq!(of(&doubted), Verdict::Doubted { after: None }, "{doubted:?}");
     }
 }
 
@@ -106,7 +112,7 @@ proptest! {
                 prop_assert!(rejected <= records && !message.contains(char::is_control));
             }
             Verdict::Refused { message } => prop_assert!(!message.contains(char::is_control)),
-            Verdict::Again { .. } => {}
+            Verdict::TooLarge | Verdict::Doubted { .. } | Verdict::Again { .. } => {}
         }
     }
 }

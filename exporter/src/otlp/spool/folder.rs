@@ -29,6 +29,8 @@ pub(super) enum Recovered {
     Empty,
     /// What is not of a spool, in place of so many records, about.
     Damaged { records: u64 },
+    /// It cannot be read now, and is left to the next daemon.
+    Unread,
 }
 
 /// The folder of one daemon.
@@ -75,14 +77,15 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// What is left of a file of an earlier daemon. What that only began to write is cut off; a file without a record is deleted.
+    /// What is left of a file of an earlier daemon. What that only began to write is cut off; a file that was read and has no record is
+    /// deleted.
     pub(super) fn recover(&self, number: u64) -> Recovered {
         let path = self.path(number);
         let recovered = recovered(&path).unwrap_or_else(|error| {
-            tracing::error!(path = %path.display(), %error, "a file of the OTLP spool is lost");
-            Recovered::Damaged { records: 1 }
+            tracing::error!(path = %path.display(), %error, "cannot read a file of the OTLP spool; it stays");
+            Recovered::Unread
         });
-        if !matches!(recovered, Recovered::Whole { .. }) {
+        if matches!(recovered, Recovered::Empty | Recovered::Damaged { .. }) {
             let _ = std::fs::remove_file(&path);
         }
         recovered
@@ -168,8 +171,15 @@ fn options() -> OpenOptions {
 
 /// Length of the whole records at the beginning, and how many they are.
 fn whole_records(bytes: &[u8]) -> (usize, u64) {
+    first_records(bytes, u64::MAX)
+}
+
+/// As [`whole_records`], but so many at most.
+pub(super) fn first_records(bytes: &[u8], most: u64) -> (usize, u64) {
     let (mut rest, mut records) = (bytes, 0);
-    while let Some(next) = behind_record(rest) {
+    while records < most
+        && let Some(next) = behind_record(rest)
+    {
         (rest, records) = (next, records + 1);
     }
     (bytes.len() - rest.len(), records)

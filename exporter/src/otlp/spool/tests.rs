@@ -141,6 +141,55 @@ fn the_oldest_records_make_room_but_for_those_that_are_being_sent() {
 }
 
 #[test]
+fn a_batch_that_was_put_back_makes_room_as_others_do() {
+    let mut spooled = Spooled::new();
+    spooled.spool.push(&record(1_000));
+    assert!(spooled.spool.take().is_some());
+    spooled.spool.put_back();
+    let pushed = LIMIT / record(1_000).len() as u64 + 200;
+    (1_001..1_000 + pushed).for_each(|id| spooled.spool.push(&record(id)));
+    assert!(spooled.drain()[0] > 1_000);
+}
+
+#[test]
+fn a_record_that_is_always_refused_is_lost_alone() {
+    let mut spooled = Spooled::new();
+    (1..=300).for_each(|id| spooled.spool.push(&record(id)));
+    let (mut sent, mut lost, mut refusals) = (Vec::new(), Vec::new(), 0);
+    while let Some(batch) = spooled.spool.take() {
+        let own = ids(&batch);
+        if !own.contains(&100) {
+            sent.extend(own);
+        } else if spooled.spool.refused(&batch) {
+            refusals += 1;
+            assert!(refusals < 100);
+            continue;
+        } else {
+            lost.extend(own);
+        }
+        spooled.spool.done(&batch);
+    }
+    assert_eq!(lost, [100]);
+    assert_eq!(sent, (1..=300).filter(|&id| id != 100).collect::<Vec<_>>());
+    assert_eq!((spooled.counts().queued_records, spooled.files().len()), (0, 0));
+}
+
+#[test]
+fn what_is_left_of_a_batch_outlives_the_daemon() {
+    let mut spooled = Spooled::new();
+    (1..=4).for_each(|id| spooled.spool.push(&record(id)));
+    let all = spooled.spool.take().unwrap();
+    assert!(spooled.spool.halve(&all));
+    let half = spooled.spool.take().unwrap();
+    spooled.spool.done(&half);
+    let left = spooled.counts();
+    assert_eq!((ids(&half), left.queued_records), (vec![1, 2], 2));
+    assert_eq!(left.queued_bytes, (all.body.len() - half.body.len()) as u64);
+    // Those that were sent come again, with the same ids.
+    assert_eq!(spooled.again().drain(), [1, 2, 3, 4]);
+}
+
+#[test]
 fn a_smaller_limit_applies_at_once() {
     let mut spooled = Spooled::new();
     (0..400).for_each(|id| spooled.spool.push(&record(id)));
@@ -189,6 +238,23 @@ fn a_file_that_vanishes_is_counted() {
     fs::remove_file(&spooled.files()[0]).unwrap();
     assert_eq!(spooled.spool.take(), None);
     assert_eq!((spooled.lost(Loss::Unreadable), spooled.counts().queued_records), (2, 0));
+}
+
+/// A link cannot be opened, by root neither.
+#[test]
+fn a_file_that_cannot_be_opened_stays_and_is_sent_later() {
+    let mut spooled = Spooled::new();
+    spooled.spool.push(&record(1));
+    let file = spooled.files().remove(0);
+    let away = spooled.dir.path().join("away");
+    fs::rename(&file, &away).unwrap();
+    std::os::unix::fs::symlink(&away, &file).unwrap();
+    let folder = spooled.spool.folder.as_ref().unwrap();
+    assert_eq!(folder.recover(1), Recovered::Unread);
+    assert_eq!(spooled.spool.take(), None);
+    assert_eq!((spooled.lost(Loss::Unreadable), spooled.counts().queued_records), (0, 1));
+    fs::rename(&away, &file).unwrap();
+    assert_eq!(spooled.drain(), [1]);
 }
 
 #[test]
