@@ -11,7 +11,7 @@ const NEEDED: [(u32, &str, &str, bool); 5] = [
     (40, "CAP_CHECKPOINT_RESTORE", "opens libraries that were deleted or replaced", false),
 ];
 /// What to do without one.
-const ADVICE: &str = "run as root; without root, see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
+const ADVICE: &str = "run as root or by the systemd unit; without root, see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
 /// Includes every other.
 const CAP_SYS_ADMIN: u32 = 21;
 
