@@ -121,7 +121,9 @@ fn memory_does_not_grow_with_the_events_of_a_file() {
         (&["export", "--format=otlp-protobuf", "--force", "-o", out, "--db"], MOST_OF_READING),
     ] {
         let of = |trace: &Path| peak(&[command, &[trace.to_str().unwrap()]].concat());
-        let (few, many) = (of(&TRACES.few), of(&TRACES.many));
+        // One run can end between two looks at it.
+        let few = (0..3).map(|_| of(&TRACES.few)).max().unwrap();
+        let many = of(&TRACES.many);
         println!("{command:?}: {few} KiB of few events, {many} KiB of many");
         assert!(many < few + most, "{command:?}: {few} KiB of few events, {many} KiB of many");
     }
