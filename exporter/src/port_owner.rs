@@ -67,7 +67,7 @@ pub fn warn_of_other_exporters() {
         pids().map(owner).filter(|other| other.is_exporter() && other.pid != own).collect();
     if !others.is_empty() {
         let others = names(&others);
-        tracing::warn!(%others, "another exporter runs on this host: every CUDA call is probed twice");
+        tracing::warn!(%others, "another exporter runs on this host: calls that both observe are probed by both");
     }
 }
 

@@ -49,19 +49,22 @@ fn only_cpu(place: &Place, host: &Host) -> Option<u32> {
     place.cpus.parse().ok().filter(|_| cpus(&host.cpus.online).len() > 1)
 }
 
-/// The clause about another task than the culprit that took much of the CPU time as well.
+/// The clause about a process besides that of the culprit and the victim's own that took much of the CPU time as well. What is no
+/// process, such as an idle CPU that woke up late, cannot be moved.
 fn second_competitor(chain: &Chain) -> String {
     let Some(culprit) = &chain.culprit else { return String::new() };
-    let all: f64 = chain.losses.iter().map(|loss| loss.seconds).sum();
-    let of = |loss: &&Loss| loss.comm != culprit.comm && loss.seconds >= MUCH * all;
-    let second = chain.losses.iter().find(of);
-    match second {
-        Some(loss) if matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) => {
-            let pid = loss.pid.map(|pid| format!(" (PID {pid})")).unwrap_or_default();
-            format!(" {}{pid} takes much of it, too: keep it off these CPUs as well.", loss.comm)
-        }
-        _ => String::new(),
+    if !matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) {
+        return String::new();
     }
+    let all: f64 = chain.losses.iter().map(|loss| loss.seconds).sum();
+    let (own, much) = ([culprit.pid, chain.victim.pid], MUCH * all);
+    let second = chain.losses.iter().find_map(|Loss { pid, comm, seconds }| {
+        let pid = pid.filter(|pid| !own.contains(pid) && *comm != culprit.comm)?;
+        (*seconds >= much).then(|| {
+            format!(" {comm} (PID {pid}) takes much of it, too: keep it off these CPUs as well.")
+        })
+    });
+    second.unwrap_or_default()
 }
 
 /// Share of a chain's loss that a second task is named for.

@@ -93,6 +93,13 @@ fn who_took_most_lately_stays_the_culprit_while_single_windows_have_another_or_n
     assert_eq!(culprit.as_deref(), Some("browser"));
     let second = "hog (PID 900) takes much of it, too: keep it off these CPUs as well.";
     assert!(fix.contains("Keep browser off") && fix.contains(second), "{fix}");
+
+    // Neither an idle CPU nor a thread of the program itself can be kept off its CPUs.
+    for (name, pid) in [("idle", 0), ("own-thread", 100)] {
+        let mut host = scenarios::trained();
+        let (_, fix) = run(&mut host, 4, [(HOG, 400), (Task(name, pid, Relation::Other), 300)]);
+        assert!(fix.contains("Keep hog off") && !fix.contains("takes much of it"), "{fix}");
+    }
 }
 
 #[test]
