@@ -29,6 +29,20 @@ fn durations(count: u64, each: u64) -> Histogram {
     Histogram::from_slots(Nanos(count * each), Nanos(each), slots)
 }
 
+fn call(op: &'static str, cold: Option<bool>) -> NewCall<'static> {
+    NewCall {
+        api: Api::Runtime,
+        op,
+        cold,
+        outermost: true,
+        code: 0,
+        off_cpu_ns: None,
+        bytes: None,
+        copy: None,
+        kernel: None,
+    }
+}
+
 /// A process with calls of a duration, and one wait for a lock.
 #[derive(Clone, Copy)]
 struct Process {
@@ -81,17 +95,7 @@ fn record(
     let mut writer = Writer::create(path, &start).unwrap();
     for own in processes {
         let process = writer.process(ProcId(own.id), Tgid(own.pid), own.comm).unwrap();
-        let call = NewCall {
-            api: Api::Runtime,
-            op: "cudaLaunchKernel",
-            cold: Some(false),
-            outermost: true,
-            code: 0,
-            off_cpu_ns: None,
-            bytes: None,
-            copy: None,
-            kernel: None,
-        };
+        let call = call("cudaLaunchKernel", Some(false));
         let event = |at: i64| NewEvent {
             start_ns: started_ns + at * second,
             duration_ns: 1_000_000,
@@ -346,17 +350,7 @@ fn stacks_that_read_alike_are_one() {
     let start = Start { node: "gpu-1".into(), started_ns: BEGIN, ..Start::default() };
     let mut writer = Writer::create(&path, &start).unwrap();
     let process = writer.process(ProcId(1), Tgid(42), "trainer").unwrap();
-    let call = NewCall {
-        api: Api::Runtime,
-        op: "cudaMemcpy",
-        cold: None,
-        outermost: true,
-        code: 0,
-        off_cpu_ns: None,
-        bytes: None,
-        copy: None,
-        kernel: None,
-    };
+    let call = call("cudaMemcpy", None);
     for address in [0x10, 0x20] {
         let function = Some("train_step".to_owned());
         let frame = StackFrame { address, function, ..StackFrame::default() };
