@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// The CPUs after so many ticks, of which one was busy all the time.
+    /// Has each CPU be idle for so many ticks since the host was booted, or else busy.
     fn cpu_times(root: &Path, ticks: u64, busy: Option<u32>) {
         let times = |cpu| if Some(cpu) == busy { (ticks, 0) } else { (0, ticks) };
         let line = |cpu| (cpu, times(cpu));
