@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, EngineInput, Stall};
 use gpucause_investigations::recording::Process;
@@ -39,6 +40,8 @@ pub(super) struct RecordedSampler {
     wait_name_limit: usize,
     chains: Arc<Chains>,
     pipeline: Pipeline<RecordedSource>,
+    /// When the first snapshot was taken, by the recording's monotonic clock.
+    since: Option<Nanos>,
 }
 
 impl RecordedSampler {
@@ -51,7 +54,7 @@ impl RecordedSampler {
         // Without limits: the recorder has applied them already.
         let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
-        Self { settings, wait_name_limit, chains, pipeline }
+        Self { settings, wait_name_limit, chains, pipeline, since: None }
     }
 
     /// Forgets all processes: another run of the recorder begins.
@@ -70,6 +73,8 @@ impl RecordedSampler {
             .collect();
         source.kernels.clone_from(kernels);
         let Ok(mut observation) = self.pipeline.sample();
+        let since = *self.since.get_or_insert(observation.snapshot.taken_at);
+        observation.state = Period::attached(observation.clock.unix_seconds(since)).into();
         observation.findings = match chains {
             Some(chains) => recorded_findings(&chains, &processes),
             None => {
@@ -185,4 +190,27 @@ fn recorded_findings(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> 
 fn nanos(seconds: f64) -> Nanos {
     let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(sampler: &mut RecordedSampler, taken_at: u64) -> f64 {
+        let snapshot = Snapshot { taken_at: Nanos(taken_at), ..Snapshot::default() };
+        let input = EngineInput::new(Arc::new(snapshot), 5.0);
+        let recorded =
+            Recorded { input, processes: HashMap::new(), kernels: &HashMap::new(), chains: None };
+        sampler.observe(recorded).state.current.since
+    }
+
+    #[test]
+    fn a_replay_observes_since_its_first_snapshot_not_since_the_recorded_host_was_booted() {
+        let now = || WallClock::now().unix_seconds(crate::clock::monotonic_now());
+        let mut sampler = RecordedSampler::new(&Config::default());
+        let began = now();
+        let first = served(&mut sampler, 3_600_000_000_000);
+        assert!((began - 1.0..=now() + 1.0).contains(&first), "{first} {began}");
+        assert_eq!(served(&mut sampler, 3_601_000_000_000), first);
+    }
 }
