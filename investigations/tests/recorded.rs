@@ -442,3 +442,36 @@ fn of_two_versions_of_a_chain_that_were_seen_last_at_once_the_one_that_has_ended
         assert_eq!(chains, [kept]);
     }
 }
+
+#[test]
+fn a_cause_that_two_runs_found_in_a_process_is_one_chain_and_another_process_has_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let of = |id: &str, started, (after, seconds): (f64, f64)| {
+        let mut own = chain((42, "trainer"), (9, "hog"), seconds);
+        (own.id, own.victim.started) = (id.into(), started);
+        (own.first_seen, own.last_seen) = (own.first_seen + after, own.last_seen + after);
+        own.losses = vec![Loss { pid: Some(9), comm: "hog".into(), seconds }];
+        own.sentence = format!("It waited {seconds} s. {}", own.when());
+        own
+    };
+    let run =
+        |name: &str, after, chains: &[Chain]| record(&path(name), after, "", &[TRAINER], chains);
+    // An engine keeps apart what it found long after the first had ended.
+    let (ended, again) = (of("ended", Some(7.0), (-900.0, 1.0)), of("1", Some(7.0), (0.0, 3.0)));
+    let first = run("1.db", 0, &[ended, again]);
+    let other = of("other", Some(8.0), (20.0, 2.0));
+    let second = run("2.db", 20, &[of("2", Some(7.0), (20.0, 5.0)), other]);
+    let old = run("3.db", 40, &[of("3", None, (40.0, 1.0)), of("2", Some(7.0), (20.0, 5.0))]);
+    let unknown = run("4.db", 60, &[of("4", None, (60.0, 1.0))]);
+    let both = merged(&path("merged.db"), &[&unknown, &second, &first, &old]);
+    let report = report(&both, &[]);
+    let mut chains: Vec<_> = report.nodes[0].incident.chains().collect();
+    chains.sort_by(|a, b| a.id.cmp(&b.id));
+    let rows: Vec<_> = chains.iter().map(|own| (&*own.id, own.lost_seconds)).collect();
+    assert_eq!(rows, [("2", 8.0), ("3", 1.0), ("4", 1.0), ("ended", 1.0), ("other", 2.0)]);
+    let begin = BEGIN as f64 / 1e9;
+    assert_eq!((chains[0].first_seen, chains[0].last_seen), (begin + 1.0, begin + 29.0));
+    assert_eq!(chains[0].losses, [Loss { pid: Some(9), comm: "hog".into(), seconds: 8.0 }]);
+    assert_eq!(chains[0].sentence, format!("It waited 5 s. {}", chains[0].when()));
+}
