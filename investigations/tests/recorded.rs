@@ -399,6 +399,12 @@ fn a_run_that_was_killed_ends_with_its_last_event_also_where_later_runs_follow()
     let later = record(&path("2.db"), 1_000, "", &[TRAINER], &[]);
     let both = merged(&path("both.db"), &[&killed, &later]);
     assert_eq!(recorded_seconds(&both), (14.001, vec![4.001, 10.0]));
+    let parts = &report(&both, &[]).nodes[0].incident.observation.not_fully_observed;
+    let begin = BEGIN as f64 / 1e9;
+    let parts: Vec<_> =
+        parts.iter().map(|part| (part.since - begin, part.until.unwrap() - begin)).collect();
+    let [(since, until)] = parts[..] else { panic!("{parts:?}") };
+    assert!((since - 4.001).abs() < 0.001 && until == 1_000.0, "{parts:?}: no recorder ran");
     let overlapping = record(&path("3.db"), 4, "", &[TRAINER], &[]);
     let both = merged(&path("overlapping.db"), &[&killed, &overlapping]);
     assert_eq!(recorded_seconds(&both).0, 14.0, "it ends where the next run begins");
