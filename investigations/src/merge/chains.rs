@@ -27,7 +27,7 @@ impl Chains {
         }
     }
 
-    /// The chains, of which a process has each cause once for all runs of recorders.
+    /// The chains: a cause of a process once for all runs of recorders.
     pub(super) fn one_each(self) -> impl Iterator<Item = (NodeRef, Chain)> {
         let mut all: Vec<_> = self.0.into_iter().map(|((node, _), found)| (node, found)).collect();
         all.sort_by(|(_, a), (_, b)| a.chain.first_seen.total_cmp(&b.chain.first_seen));
