@@ -40,8 +40,8 @@ pub(super) struct RecordedSampler {
     wait_name_limit: usize,
     chains: Arc<Chains>,
     pipeline: Pipeline<RecordedSource>,
-    /// When the first snapshot was taken, by the recording's monotonic clock.
-    since: Option<Nanos>,
+    /// Time of the first snapshot of the run.
+    begun: Option<Nanos>,
 }
 
 impl RecordedSampler {
@@ -54,7 +54,7 @@ impl RecordedSampler {
         // Without limits: the recorder has applied them already.
         let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
-        Self { settings, wait_name_limit, chains, pipeline, since: None }
+        Self { settings, wait_name_limit, chains, pipeline, begun: None }
     }
 
     /// Forgets all processes: another run of the recorder begins.
@@ -73,8 +73,9 @@ impl RecordedSampler {
             .collect();
         source.kernels.clone_from(kernels);
         let Ok(mut observation) = self.pipeline.sample();
-        let since = *self.since.get_or_insert(observation.snapshot.taken_at);
-        observation.state = Period::attached(observation.clock.unix_seconds(since)).into();
+        let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
+        // What is served begins with the run, however long the recorded host was up before.
+        observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();
         observation.findings = match chains {
             Some(chains) => recorded_findings(&chains, &processes),
             None => {
@@ -196,21 +197,25 @@ fn nanos(seconds: f64) -> Nanos {
 mod tests {
     use super::*;
 
-    fn served(sampler: &mut RecordedSampler, taken_at: u64) -> f64 {
-        let snapshot = Snapshot { taken_at: Nanos(taken_at), ..Snapshot::default() };
-        let input = EngineInput::new(Arc::new(snapshot), 5.0);
-        let recorded =
-            Recorded { input, processes: HashMap::new(), kernels: &HashMap::new(), chains: None };
-        sampler.observe(recorded).state.current.since
+    fn since(sampler: &mut RecordedSampler, taken_at: Nanos) -> f64 {
+        let snapshot = Arc::new(Snapshot { taken_at, ..Snapshot::default() });
+        let input = EngineInput::new(snapshot, 1.7e9);
+        let (processes, kernels) = (HashMap::new(), &HashMap::new());
+        let recorded = Recorded { input, processes, kernels, chains: None };
+        sampler.serve(recorded).observation.state.current.since
     }
 
     #[test]
-    fn a_replay_observes_since_its_first_snapshot_not_since_the_recorded_host_was_booted() {
-        let now = || WallClock::now().unix_seconds(crate::clock::monotonic_now());
-        let mut sampler = RecordedSampler::new(&Config::default());
-        let began = now();
-        let first = served(&mut sampler, 3_600_000_000_000);
-        assert!((began - 1.0..=now() + 1.0).contains(&first), "{first} {began}");
-        assert_eq!(served(&mut sampler, 3_601_000_000_000), first);
+    fn probes_are_attached_since_the_first_snapshot_and_not_since_the_recorded_host_is_up() {
+        let config = Config::default();
+        let now = || clock_at(Nanos(0)).unix_seconds(Nanos(0));
+        let (mut sampler, before) = (RecordedSampler::new(&config), now());
+        let hour = 3_600_000_000_000;
+        let first = since(&mut sampler, Nanos(hour));
+        assert!((before..=now()).contains(&first), "{first} is not now");
+        assert_eq!(since(&mut sampler, Nanos(hour + 10)), first);
+        sampler.begin();
+        let again = since(&mut sampler, Nanos(7 * hour));
+        assert!((first..=now()).contains(&again), "{again} is of the first run");
     }
 }
