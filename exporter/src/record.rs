@@ -84,13 +84,12 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     drop(line);
     followed?;
     let summary = summary?;
-    writeln!(io::stderr(), "{summary}").context("cannot print the summary")?;
     let is_any = args.pids.is_empty() || args.pids.iter().any(|pid| !summary.silent.contains(pid));
     ensure!(
         is_any,
         "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"
     );
-    Ok(())
+    writeln!(io::stderr(), "{summary}").context("cannot print the summary")
 }
 
 /// Details of the session for the file.
