@@ -381,6 +381,11 @@ fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_las
 
     let chains: Vec<_> = trace.chains().unwrap().into_iter().map(|chain| chain.chain).collect();
     assert_eq!(chains, [chain("a", Severity::Low, 2.0), chain("b", Severity::High, 0.5)]);
+    let taken: f64 = rusqlite::Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT sum(taken_seconds) FROM chains", [], |row| row.get(0))
+        .unwrap();
+    assert!((taken - 2.5).abs() < 1e-9, "the causes took {taken} s");
     let calls = trace.calls().unwrap();
     assert_eq!(calls.iter().map(|call| call.durations.count).collect::<Vec<_>>(), [1, 99]);
     assert_eq!(calls[1].durations.sum_ns, 99 * 5_000);

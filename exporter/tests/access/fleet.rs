@@ -52,12 +52,13 @@ impl Fleet {
 fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code() {
     let fleet = Fleet::new();
     let (good, both) = (Fleet::url(&fleet.good), fleet.both());
-    let sql = "SELECT node, cause, victim_pid FROM chains";
+    let sql = "SELECT node, cause, victim_pid, taken_seconds >= lost_seconds FROM chains";
     let (code, rows, said) = fleet.run(&["query", "--nodes", &good, "--format=csv", sql]);
     assert_eq!((code, &*said), (Some(0), ""), "{said}");
     let rows = String::from_utf8(rows).unwrap();
     let lines: Vec<_> = rows.lines().collect();
-    assert!(lines[0] == "node,cause,victim_pid" && lines.len() == 2, "{rows}");
+    assert!(lines[0].starts_with("node,cause,victim_pid,") && lines.len() == 2, "{rows}");
+    assert!(lines[1].ends_with(",1"), "a cause takes at least what is lost to it: {rows}");
 
     let sql = "SELECT (SELECT count(*) FROM chains), (SELECT count(*) FROM nodes), \
                (SELECT count(DISTINCT pid) > 0 FROM processes WHERE rank = 3), \

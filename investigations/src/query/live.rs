@@ -26,8 +26,8 @@ const SCHEMA: &str = "
     CREATE TABLE chains (
         node TEXT NOT NULL, id TEXT NOT NULL, cause TEXT NOT NULL, effect TEXT NOT NULL, severity TEXT NOT NULL,
         victim_pid INTEGER NOT NULL, victim_tid INTEGER NOT NULL, victim_comm TEXT NOT NULL,
-        culprit_pid INTEGER, culprit_comm TEXT, explained REAL NOT NULL, lost_seconds REAL NOT NULL,
-        first_seen REAL NOT NULL, last_seen REAL NOT NULL, sentence TEXT NOT NULL, fix TEXT NOT NULL, json TEXT NOT NULL
+        culprit_pid INTEGER, culprit_comm TEXT, explained REAL NOT NULL, taken_seconds REAL NOT NULL,
+        lost_seconds REAL NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL, sentence TEXT NOT NULL, fix TEXT NOT NULL, json TEXT NOT NULL
     );
     CREATE TABLE processes (
         node TEXT NOT NULL, pid TEXT NOT NULL, comm TEXT NOT NULL, rank INTEGER, world_size INTEGER,
@@ -114,7 +114,7 @@ impl Tables {
             ],
         )?;
         let mut chains = transaction.prepare(
-            "INSERT INTO chains VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO chains VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
         for chain in &answer.chains.chains {
             chains.execute(params![
@@ -129,6 +129,7 @@ impl Tables {
                 chain.culprit.as_ref().map(|culprit| culprit.pid),
                 chain.culprit.as_ref().map(|culprit| &culprit.comm),
                 chain.explained,
+                chain.attributed_seconds(),
                 chain.lost_seconds,
                 chain.first_seen,
                 chain.last_seen,

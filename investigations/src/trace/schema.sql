@@ -117,6 +117,7 @@ CREATE TABLE chains (
     sentence TEXT NOT NULL,
     fix TEXT NOT NULL,
     json TEXT NOT NULL,
+    taken_seconds REAL,
     PRIMARY KEY (session, id)
 );
 

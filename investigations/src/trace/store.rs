@@ -348,9 +348,10 @@ impl Store {
             sentence,
             fix,
             json,
+            chain.attributed_seconds(),
         ];
         let insert = "INSERT OR REPLACE INTO chains \
-                      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+                      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         self.execute(insert, row).map(drop)
     }
 
