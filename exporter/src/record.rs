@@ -35,6 +35,10 @@ use status_line::StatusLine;
 /// Between two reads of the ring, which holds some seconds of events.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 
+/// Between two checks whether probes are attached, and for how long recording waits for it.
+const ATTACHED_EVERY: Duration = Duration::from_millis(10);
+const ATTACHED_WITHIN: Duration = Duration::from_secs(30);
+
 /// Between two removals of old stacks from the kernel's maps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
@@ -47,15 +51,6 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// When this kernel cannot record, or the file cannot be written.
 pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     privileges::require()?;
-    let clock = WallClock::now();
-    let start = Start {
-        node: args.node.clone().unwrap_or_else(node_name),
-        recorder: format!("gpucause {}", version::VERSION),
-        started_ns: clock.unix_nanos(crate::clock::monotonic_now()),
-        details: details(args),
-        size_limit: Some(args.size_limit.0),
-        overwrite: args.force,
-    };
     for pid in &args.pids {
         require_process(*pid)?;
     }
@@ -66,18 +61,29 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let stop = {
+    let mut stop = {
         let _entered = runtime.enter();
-        shutdown_signal().context("cannot catch signals")?
+        Box::pin(shutdown_signal().context("cannot catch signals")?)
     };
+    let db = args.db.display();
+    writeln!(io::stderr(), "{db}: attaching probes").context("cannot print the state")?;
     let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
     let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
     let recorder = daemon.recorder()?;
+    ensure!(
+        runtime.block_on(attached(&daemon, &mut stop)),
+        "interrupted before probes were attached: nothing was recorded"
+    );
     recorder.set(&args.settings())?;
-    let writer = Writer::create(&args.db, &start)?;
+    let clock = WallClock::now();
+    let writer = Writer::create(&args.db, &start(args, clock))?;
+    let length = args
+        .duration
+        .map_or_else(|| ": Ctrl-C ends it".into(), |duration| format!(" for {duration:?}"));
+    writeln!(io::stderr(), "{db}: recording{length}").context("cannot print the state")?;
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock, &args.pids);
     let mut line = StatusLine::new(args.size_limit.0, args.duration);
-    let followed = runtime.block_on(follow(&mut session, stop, args.duration, &mut line));
+    let followed = runtime.block_on(follow(&mut session, &mut stop, args.duration, &mut line));
     line.completing();
     // The file is completed whatever went wrong.
     let summary = session.finish();
@@ -90,6 +96,33 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"
     );
     writeln!(io::stderr(), "{summary}").context("cannot print the summary")
+}
+
+/// Waits until the libraries in use have probes, so that no time without is recorded; false when interrupted.
+async fn attached(daemon: &Daemon, stop: &mut (impl Future<Output = ()> + Unpin)) -> bool {
+    let ready = async {
+        while !daemon.status().is_ready() {
+            tokio::time::sleep(ATTACHED_EVERY).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stop => false,
+        // Later ones have a gap that the log reports.
+        _ = tokio::time::timeout(ATTACHED_WITHIN, ready) => true,
+    }
+}
+
+/// A session that begins now.
+fn start(args: &RecordArgs, clock: WallClock) -> Start {
+    Start {
+        node: args.node.clone().unwrap_or_else(node_name),
+        recorder: format!("gpucause {}", version::VERSION),
+        started_ns: clock.unix_nanos(crate::clock::monotonic_now()),
+        details: details(args),
+        size_limit: Some(args.size_limit.0),
+        overwrite: args.force,
+    }
 }
 
 /// Details of the session for the file.
@@ -118,11 +151,10 @@ fn details(args: &RecordArgs) -> Vec<(String, String)> {
 
 async fn follow(
     session: &mut Session,
-    stop: impl Future<Output = ()>,
+    stop: &mut (impl Future<Output = ()> + Unpin),
     duration: Option<Duration>,
     line: &mut StatusLine,
 ) -> anyhow::Result<()> {
-    let mut stop = Box::pin(stop);
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut warn = Instant::now().checked_add(SILENT_AFTER);
     let mut ticks = tokio::time::interval(DRAIN_EVERY);
@@ -130,7 +162,7 @@ async fn follow(
     let (mut evaluate, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
     loop {
         tokio::select! {
-            () = &mut stop => return Ok(()),
+            () = &mut *stop => return Ok(()),
             _ = ticks.tick() => {}
         }
         let now = Instant::now();

@@ -187,7 +187,7 @@ def record(name, case, db):
         workload.until(lambda line: line.startswith("ready "))
         flags = case.flags.replace("PID", str(workload.child.pid)).split()
         recorder = Program([INSTALLED / "gpucause", "record", f"--db={db}", "--node=gpu-1", *flags], "stderr")
-        recorder.until(lambda line: "msg=attached" in line and "/libcudart.so" in line)
+        recorder.until(lambda line: ": recording: " in line)
         workload.child.stdin.write("go\n")
         workload.child.stdin.flush()
         fault, lost, own = truth(workload)

@@ -8,11 +8,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 
-/// Starts to record, and waits until the stand-ins have probes.
+/// Starts to record, and waits until it does, with probes on the stand-ins.
 pub(crate) fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
     let mut command = gpucause(&["record", "--node=gpu-1", "--db"]);
     command.arg(db).args(arguments).stderr(File::create(log).unwrap());
@@ -23,7 +24,8 @@ pub(crate) fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
         assert!(child.try_wait().unwrap().is_none(), "{text}");
         let attached =
             |line: &str| line.contains("msg=attached") && line.contains(library.to_str().unwrap());
-        text.lines().any(attached).then_some(())
+        let is_recording = text.lines().any(|line| line.ends_with(": recording: Ctrl-C ends it"));
+        (is_recording && text.lines().any(attached)).then_some(())
     });
     child
 }
@@ -144,4 +146,38 @@ fn a_recording_of_a_process_without_cuda_names_no_command_that_would_explain_it(
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("no process of --pid has made a CUDA call"), "{said}");
     assert!(!said.contains("next: "), "{said}");
+}
+
+#[test]
+fn a_recording_begins_once_the_libraries_in_use_have_probes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut workload = Workload::start(&["rate", "--per-second=100", "--seconds=60"]);
+    workload.go();
+    let pid = workload.pid().to_string();
+    let mut command = gpucause(&["record", "--duration=1s", "--pid", &pid, "--db"]);
+    let output = command.arg(dir.path().join("trace.db")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let library = libraries().join("libcudart.so.12");
+    let is_attached =
+        |line: &str| line.contains("msg=attached") && line.contains(library.to_str().unwrap());
+    let begun = said.lines().position(|line| line.ends_with("trace.db: recording for 1s"));
+    let attached = said.lines().position(is_attached);
+    assert!(attached.unwrap() < begun.unwrap(), "{said}");
+}
+
+#[test]
+fn an_interrupt_before_probes_are_attached_says_so_and_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("trace.db");
+    let mut command = gpucause(&["record", "--db"]);
+    let mut child = command.arg(&db).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with("trace.db: attaching probes")));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?}");
+    let said = "interrupted before probes were attached";
+    assert!(rest.last().is_some_and(|line| line.contains(said)), "{rest:?}");
+    assert!(!db.exists());
 }
