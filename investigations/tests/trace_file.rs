@@ -426,3 +426,18 @@ fn the_queries_of_the_pages_for_users_run() {
         while rows.next().unwrap().is_some() {}
     }
 }
+
+#[test]
+fn a_file_that_is_read_as_its_recording_ends_is_completed_once_the_reader_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    writer.add_snapshot(&input(1), &[chain()]).unwrap();
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM sessions").unwrap();
+    let (wal, finished) = (folder.path().join("a.db-wal"), std::thread::spawn(|| writer.finish()));
+    assert!(wal.exists());
+    drop(reader);
+    finished.join().unwrap().unwrap();
+    assert!(!wal.exists());
+}

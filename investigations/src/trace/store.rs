@@ -31,6 +31,9 @@ pub(crate) struct SessionRef(pub(super) i64);
 
 /// How long to wait for programs that read the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how long the end of a file waits for those who read it, and between two tries.
+const RELEASED_WITHIN: Duration = Duration::from_secs(3);
+const RELEASED_EVERY: Duration = Duration::from_millis(20);
 /// Finished files up to this size in bytes get smaller pages.
 const SMALL_FILE: u64 = 1 << 20;
 /// Their page size in bytes.
@@ -406,16 +409,24 @@ impl Store {
         // Each step frees one page.
         rows(connection, "PRAGMA incremental_vacuum", [], |_| Ok(()))
             .map_err(|source| self.error(source))?;
-        let mode: Result<String, _> =
-            connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
-        match mode {
-            Ok(mode) if mode == "delete" => self.shrink().map(|()| self.path.clone()),
-            Err(source)
-                if source.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) =>
-            {
-                Err(self.error(source))
+        let until = Instant::now() + RELEASED_WITHIN;
+        loop {
+            let mode: Result<String, _> =
+                connection
+                    .pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
+            match mode {
+                Ok(mode) if mode == "delete" => {
+                    return self.shrink().map(|()| self.path.clone());
+                }
+                Err(source)
+                    if source.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) =>
+                {
+                    return Err(self.error(source));
+                }
+                // SQLite does not wait for readers here.
+                _ if Instant::now() < until => std::thread::sleep(RELEASED_EVERY),
+                _ => return Err(WriteError::InUse(self.path.clone())),
             }
-            _ => Err(WriteError::InUse(self.path.clone())),
         }
     }
 }
