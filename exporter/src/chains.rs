@@ -1,6 +1,7 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
 mod competition;
+mod idle_cpus;
 mod locator;
 
 use std::collections::{HashMap, HashSet};

@@ -7,6 +7,9 @@ use caps::{CapSet, Capability, CapsHashSet};
 use gpucause_probes::feature::AttachMode;
 use nix::errno::Errno;
 
+/// What users can do who cannot get privileges.
+pub(crate) const NOT_ROOT: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
+
 /// Privileges could not be given up.
 #[derive(Debug, thiserror::Error)]
 enum ConfineError {
@@ -21,8 +24,7 @@ enum ConfineError {
 /// The process lacks capabilities that every command with probes needs.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); without \
-     root, ask an admin for a recording or a login: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md"
+    "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); {NOT_ROOT}"
 )]
 pub struct NotPermitted;
 

@@ -4,6 +4,7 @@
 //! changed. The warnings report clock skew: as measured, else bounded by the errors that the nodes' time services reported,
 //! else unknown.
 
+mod chains;
 mod copy;
 
 use std::collections::HashSet;

@@ -49,17 +49,18 @@ impl Observed {
     }
 
     /// Of a node of a trace file: what its recorder's runs observed between the times of `asked`, by default those of the first and
-    /// last run. `last_event` is the end of its last event.
+    /// last run. `last_event` is the end of its last event; `ends` is when each run of the file ended whose recorder did not say so,
+    /// and empty where that is not known.
     ///
     /// # Errors
     /// When the file is damaged.
     pub fn of_recording(
         recording: &dyn Recording,
         node: NodeIndex,
-        last_event: Option<f64>,
+        (last_event, ends): (Option<f64>, &[f64]),
         asked: (Option<f64>, Option<f64>),
     ) -> Result<Self, RecordingError> {
-        let mut runs = runs(recording, node, last_event)?;
+        let mut runs = runs(recording, node, ends)?;
         runs.sort_by(|a, b| a.since.total_cmp(&b.since));
         let mut whole = None;
         for run in &runs {
@@ -209,11 +210,11 @@ fn timed(previous: &Snapshot, snapshot: &Snapshot) -> (f64, f64) {
     (elapsed, elapsed - snapshot.processes.iter().map(unobserved).fold(0.0, f64::max))
 }
 
-/// A period for each run of a recorder on this node.
+/// A period for each run of a recorder on this node. One that was killed ends with the last that the file has of it.
 fn runs(
     recording: &dyn Recording,
     node: NodeIndex,
-    last_event: Option<f64>,
+    ends: &[f64],
 ) -> Result<Vec<Period>, RecordingError> {
     let sessions = recording.sessions();
     let mut snapshots: Vec<Option<Snapshots>> = vec![None; sessions.len()];
@@ -231,11 +232,12 @@ fn runs(
     })?;
     let stored = stored_share(recording)?;
     let mut periods = Vec::new();
-    for (session, snapshots) in sessions.iter().zip(snapshots).filter(|(own, _)| own.node == node) {
+    let own = sessions.iter().zip(snapshots).enumerate();
+    for (index, (session, snapshots)) in own.filter(|(_, (own, _))| own.node == node) {
         let since = session.started_ns as f64 / 1e9;
         let ended = session.ended_ns.map(|ended| ended as f64 / 1e9);
-        let last =
-            ended.or(snapshots.map(|snapshots| snapshots.last)).or(last_event).unwrap_or(since);
+        let last = ended.or(snapshots.map(|snapshots| snapshots.last));
+        let last = last.or(ends.get(index).copied()).unwrap_or(since);
         let (share, reason) = match snapshots {
             Some(_) if last - since < SHORTEST_EVALUATED => (None, TOO_SHORT.to_owned()),
             // The engine's chains come from the accounts, which are complete even where events are a sample.
@@ -344,7 +346,7 @@ mod tests {
             RecordedSnapshot { node: NodeIndex(0), session: 0, processes: Arc::default(), input }
         };
         recording.snapshots = (0..).zip(unwatched_ms).map(snapshot).collect();
-        Observed::of_recording(&recording, NodeIndex(0), None, (None, None)).unwrap()
+        Observed::of_recording(&recording, NodeIndex(0), (None, &[]), (None, None)).unwrap()
     }
 
     #[test]
@@ -361,7 +363,8 @@ mod tests {
         assert_eq!(lost.current.as_ref().unwrap().reason, "2 events were lost");
         assert_eq!(lost.outcome(false), Outcome::NotObserved);
         let empty =
-            Observed::of_recording(&MadeUp::default(), NodeIndex(0), None, (None, None)).unwrap();
+            Observed::of_recording(&MadeUp::default(), NodeIndex(0), (None, &[]), (None, None))
+                .unwrap();
         assert_eq!((empty.outcome(false), empty.is_blind()), (Outcome::NotObserved, true));
     }
 
@@ -382,7 +385,7 @@ mod tests {
             input: EngineInput::new(Arc::default(), 1.7e9),
         };
         recording.snapshots = [0, 1].map(snapshot).into();
-        Observed::of_recording(&recording, NodeIndex(0), None, asked).unwrap()
+        Observed::of_recording(&recording, NodeIndex(0), (None, &[]), asked).unwrap()
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -22,6 +23,14 @@ pub struct UnfinishedFile {
     hidden: PathBuf,
     path: PathBuf,
     overwrite: bool,
+}
+
+/// Mode of new files: their stacks and names are of processes of all users.
+const OWNER_ONLY: u32 = 0o600;
+
+/// Creates a file that only its owner may read. SQLite gives the files that it keeps beside a database the mode of that.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).mode(OWNER_ONLY).open(path)
 }
 
 fn exists() -> io::Error {
@@ -130,7 +139,7 @@ fn create_hidden(path: &Path, name: &[u8]) -> io::Result<(PathBuf, File)> {
         hidden.extend(&name[..name.len().min(MAX_NAME)]);
         hidden.extend(format!(".{process}.{attempt}.partial").bytes());
         let hidden = path.with_file_name(std::ffi::OsString::from_vec(hidden));
-        match File::create_new(&hidden) {
+        match create_private(&hidden) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return created.map(|file| (hidden, file)),
         }
@@ -181,6 +190,7 @@ mod tests {
         fs::write(unfinished.hidden(), "new").unwrap();
         assert!(!path.exists());
         unfinished.publish().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(
             (fs::read(&path).unwrap(), names(folder.path())),
             (b"new".into(), vec!["out".into()])
@@ -207,10 +217,10 @@ mod tests {
             (fs::read(&path).unwrap(), names(folder.path()).len()),
             (b"of another".into(), 1)
         );
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         UnfinishedFile::create(&path, true).unwrap().publish().unwrap();
         let new = fs::metadata(&path).unwrap();
-        assert_eq!((new.len(), new.permissions().mode() & 0o777), (0, 0o600));
+        assert_eq!((new.len(), new.permissions().mode() & 0o777), (0, 0o640));
     }
 
     #[test]

@@ -399,6 +399,12 @@ fn a_run_that_was_killed_ends_with_its_last_event_also_where_later_runs_follow()
     let later = record(&path("2.db"), 1_000, "", &[TRAINER], &[]);
     let both = merged(&path("both.db"), &[&killed, &later]);
     assert_eq!(recorded_seconds(&both), (14.001, vec![4.001, 10.0]));
+    let parts = &report(&both, &[]).nodes[0].incident.observation.not_fully_observed;
+    let begin = BEGIN as f64 / 1e9;
+    let parts: Vec<_> =
+        parts.iter().map(|part| (part.since - begin, part.until.unwrap() - begin)).collect();
+    let [(since, until)] = parts[..] else { panic!("{parts:?}") };
+    assert!((since - 4.001).abs() < 0.001 && until == 1_000.0, "{parts:?}: no recorder ran");
     let overlapping = record(&path("3.db"), 4, "", &[TRAINER], &[]);
     let both = merged(&path("overlapping.db"), &[&killed, &overlapping]);
     assert_eq!(recorded_seconds(&both).0, 14.0, "it ends where the next run begins");
@@ -441,4 +447,37 @@ fn of_two_versions_of_a_chain_that_were_seen_last_at_once_the_one_that_has_ended
             report.nodes[0].incident.chains().map(|own| (own.ongoing, own.lost_seconds)).collect();
         assert_eq!(chains, [kept]);
     }
+}
+
+#[test]
+fn a_cause_that_two_runs_found_in_a_process_is_one_chain_and_another_process_has_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let of = |id: &str, started, (after, seconds): (f64, f64)| {
+        let mut own = chain((42, "trainer"), (9, "hog"), seconds);
+        (own.id, own.victim.started) = (id.into(), started);
+        (own.first_seen, own.last_seen) = (own.first_seen + after, own.last_seen + after);
+        own.losses = vec![Loss { pid: Some(9), comm: "hog".into(), seconds }];
+        own.sentence = format!("It waited {seconds} s. {}", own.when());
+        own
+    };
+    let run =
+        |name: &str, after, chains: &[Chain]| record(&path(name), after, "", &[TRAINER], chains);
+    // An engine keeps apart what it found long after the first had ended.
+    let (ended, again) = (of("ended", Some(7.0), (-900.0, 1.0)), of("1", Some(7.0), (0.0, 3.0)));
+    let first = run("1.db", 0, &[ended, again]);
+    let other = of("other", Some(8.0), (20.0, 2.0));
+    let second = run("2.db", 20, &[of("2", Some(7.0), (20.0, 5.0)), other]);
+    let old = run("3.db", 40, &[of("3", None, (40.0, 1.0)), of("2", Some(7.0), (20.0, 5.0))]);
+    let unknown = run("4.db", 60, &[of("4", None, (60.0, 1.0))]);
+    let both = merged(&path("merged.db"), &[&unknown, &second, &first, &old]);
+    let report = report(&both, &[]);
+    let mut chains: Vec<_> = report.nodes[0].incident.chains().collect();
+    chains.sort_by(|a, b| a.id.cmp(&b.id));
+    let rows: Vec<_> = chains.iter().map(|own| (&*own.id, own.lost_seconds)).collect();
+    assert_eq!(rows, [("2", 8.0), ("3", 1.0), ("4", 1.0), ("ended", 1.0), ("other", 2.0)]);
+    let begin = BEGIN as f64 / 1e9;
+    assert_eq!((chains[0].first_seen, chains[0].last_seen), (begin + 1.0, begin + 29.0));
+    assert_eq!(chains[0].losses, [Loss { pid: Some(9), comm: "hog".into(), seconds: 8.0 }]);
+    assert_eq!(chains[0].sentence, format!("It waited 5 s. {}", chains[0].when()));
 }

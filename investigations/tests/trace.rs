@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use gpucause_engine::EngineInput;
 use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
 };
+use gpucause_investigations::merge::{Input, merge};
 use gpucause_investigations::recording::{
     Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
     RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
@@ -399,12 +401,39 @@ fn a_file_that_is_there_is_overwritten_only_when_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     std::fs::write(&path, "precious").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     let refused = Writer::create(&path, &start()).unwrap_err();
     assert!(matches!(refused, WriteError::Exists(..)), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     let reported = Start { overwrite: true, ..start() };
     Writer::create(&path, &reported).unwrap().finish().unwrap();
     assert_eq!(Trace::open(&path).unwrap().event_count().unwrap(), 0);
+    assert_eq!(mode(&path), 0o640, "who may read it is not changed");
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_file_and_what_is_beside_it_are_readable_by_their_owner_only_from_the_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    writer.process(ProcId(1), Tgid(42), "train").unwrap();
+    writer.commit().unwrap();
+    let files = std::fs::read_dir(folder.path()).unwrap();
+    let files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    assert!(files.len() > 1, "SQLite has a journal beside it: {files:?}");
+    for file in &files {
+        assert_eq!(mode(file), 0o600, "{}", file.display());
+    }
+    writer.finish().unwrap();
+    assert_eq!(mode(&path), 0o600);
+    let merged = folder.path().join("merged.db");
+    let input = Input { path: path.clone(), recording: open(&path).unwrap() };
+    merge(&[input], &merged, false, &mut |_| {}).unwrap();
+    assert_eq!(mode(&merged), 0o600);
 }
 
 #[test]

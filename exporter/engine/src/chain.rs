@@ -1,5 +1,6 @@
 //! The chain as shown by `/api/v1/chains`, `explain` and the metrics.
 
+mod continued;
 mod course;
 mod evidence;
 mod place;

@@ -6,6 +6,7 @@ use gpucause_engine::chain::{Cause, Chain, Culprit, HostCpus, Located, Place, Th
 use gpucause_engine::cpu_list::{cpus, list};
 
 use super::competition::Competition;
+use super::idle_cpus::IdleCpus;
 use crate::process_details::place::Places;
 use crate::process_details::threads::Usage;
 
@@ -22,6 +23,7 @@ pub(super) struct Locator {
     places: Places,
     /// By id of the chain.
     competitions: HashMap<String, Competition>,
+    idle_cpus: IdleCpus,
 }
 
 /// The threads that were read at one evaluation, by process.
@@ -41,6 +43,7 @@ impl Locator {
     ) -> (HostCpus, HashMap<String, Located>) {
         self.competitions.retain(|id, _| ongoing.iter().any(|chain| chain.id == *id));
         if ongoing.is_empty() {
+            self.idle_cpus.clear();
             return (HostCpus::default(), HashMap::new());
         }
         let mut read = Read::default();
@@ -49,9 +52,12 @@ impl Locator {
         let online = self.places.online_cpus();
         let of_jobs = |own: &Culprit| own.feeds.is_some();
         let jobs_compete = ongoing.iter().any(|own| own.culprit.as_ref().is_some_and(of_jobs));
-        let unused = match jobs_compete {
-            true => self.unused(&online, &located, observed),
-            false => String::new(),
+        let unused = if jobs_compete {
+            let idle = self.idle_cpus.update(&self.places.cpu_times());
+            self.unused(&online, &idle, &located, observed)
+        } else {
+            self.idle_cpus.clear();
+            String::new()
         };
         (HostCpus { online, unused }, located)
     }
@@ -109,9 +115,15 @@ impl Locator {
         competition.update(culprit.pid, taken, usage, victim_cpus)
     }
 
-    /// CPUs that no victim, culprit or observed process may run on, apart from culprits that may run on all: they can leave them.
-    /// Empty where the CPUs of one are unknown.
-    fn unused(&self, online: &str, located: &HashMap<String, Located>, observed: &[u32]) -> String {
+    /// Idle CPUs that no victim, culprit or observed process may run on, apart from culprits that may run on all: they can leave
+    /// them. Empty where the CPUs of one are unknown.
+    fn unused(
+        &self,
+        online: &str,
+        idle: &BTreeSet<u32>,
+        located: &HashMap<String, Located>,
+        observed: &[u32],
+    ) -> String {
         let online = cpus(online);
         let of = |place: &Place| cpus(&place.cpus);
         let victims = located.values().filter_map(|own| own.victim.as_ref().map(of));
@@ -126,7 +138,7 @@ impl Locator {
         // A process that has ended needs none.
         let observed = observed.iter().filter_map(|&pid| Some(cpus(&threads.cpus(pid, pid)?)));
         let used: BTreeSet<u32> = named.into_iter().chain(observed).flatten().collect();
-        list(&online.difference(&used).copied().collect())
+        list(&idle.intersection(&online).filter(|cpu| !used.contains(cpu)).copied().collect())
     }
 }
 
@@ -209,6 +221,16 @@ mod tests {
         }
     }
 
+    /// Has each CPU be idle for so many ticks since the host was booted, or else busy.
+    fn cpu_times(root: &Path, ticks: u64, busy: Option<u32>) {
+        let times = |cpu| if Some(cpu) == busy { (ticks, 0) } else { (0, ticks) };
+        let line = |cpu| (cpu, times(cpu));
+        let lines = (0..4)
+            .map(line)
+            .map(|(cpu, (busy, idle))| format!("cpu{cpu} {busy} 0 0 {idle} 0 0 0 0\n"));
+        fs::write(root.join("stat"), lines.collect::<String>()).unwrap();
+    }
+
     fn located(locator: &mut Locator, chain: &Chain) -> (String, Located) {
         let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20]);
         (cpus.unused, located.remove("1").unwrap())
@@ -217,7 +239,11 @@ mod tests {
     fn locator(root: &Path) -> Locator {
         fs::write(root.join("online"), "0-3\n").unwrap();
         let places = Places::at(root, root, root.join("online"));
-        Locator { places, ..Locator::default() }
+        let mut locator = Locator { places, ..Locator::default() };
+        cpu_times(root, 0, None);
+        locator.idle_cpus.update(&locator.places.cpu_times());
+        cpu_times(root, 150, None);
+        locator
     }
 
     #[test]
@@ -258,6 +284,23 @@ mod tests {
         thread(root, 20, (20, "serve", "0-3", 5_600));
         let (unused, _) = located(&mut locator, &chain(culprit, 1.6));
         assert_eq!(unused, "", "another job may use all");
+    }
+
+    #[test]
+    fn a_cpu_that_a_thread_of_another_process_is_busy_on_is_not_unused() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "1", 0)]);
+        process(root, 20, &[(20, "serve", "1", 0)]);
+        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
+        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
+        let chain = chain(culprit, 1.0);
+        assert_eq!(located(&mut locator, &chain).0, "2-3");
+        // Such as a polling thread, whose process has a main thread that may run anywhere.
+        process(root, 30, &[(30, "proxy", "0-3", 0), (31, "poller", "3", 0)]);
+        cpu_times(root, 300, Some(3));
+        assert_eq!(located(&mut locator, &chain).0, "2");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Capabilities of the process, and their purpose.
 
 use super::{Point, State};
+use crate::privileges::NOT_ROOT;
 
 /// Number, name, purpose, and whether it is mandatory.
 const NEEDED: [(u32, &str, &str, bool); 5] = [
@@ -10,8 +11,6 @@ const NEEDED: [(u32, &str, &str, bool); 5] = [
     (2, "CAP_DAC_READ_SEARCH", "reads files of other users", false),
     (40, "CAP_CHECKPOINT_RESTORE", "opens libraries that were deleted or replaced", false),
 ];
-/// What to do without one.
-const ADVICE: &str = "run as root or by the systemd unit; without root, see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
 /// Includes every other.
 const CAP_SYS_ADMIN: u32 = 21;
 
@@ -30,14 +29,15 @@ fn points(effective: u64) -> Vec<Point> {
     let has = |capability: u32| effective & 1 << capability != 0;
     // CAP_SYS_ADMIN implies those that were split from it.
     let split = [38, 39, 40];
+    let advice = || format!("run as root or by the systemd unit; {NOT_ROOT}");
     NEEDED
         .iter()
         .map(|&(number, name, purpose, required)| {
             let granted = has(number) || (split.contains(&number) && has(CAP_SYS_ADMIN));
             let point = match (granted, required) {
                 (true, _) => Point::ok(name, purpose),
-                (false, true) => Point::new(State::Failed, name, purpose).advise(ADVICE),
-                (false, false) => Point::new(State::Disabled, name, purpose).advise(ADVICE),
+                (false, true) => Point::new(State::Failed, name, purpose).advise(advice()),
+                (false, false) => Point::new(State::Disabled, name, purpose).advise(advice()),
             };
             Point { required, ..point }
         })

@@ -45,6 +45,11 @@ impl Places {
         text.trim().to_owned()
     }
 
+    /// What each CPU of the host did, as `/proc/stat` has it.
+    pub(crate) fn cpu_times(&self) -> String {
+        fs::read_to_string(self.proc_root.join("stat")).unwrap_or_default()
+    }
+
     /// Where a process runs. `None` when it has ended, or when the PID is another process's by now: `comm`, where it is given,
     /// is another name then.
     pub(crate) fn of(&self, pid: u32, comm: Option<&str>) -> Option<Place> {

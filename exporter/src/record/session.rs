@@ -74,7 +74,9 @@ impl std::fmt::Display for Summary {
         if *pruned_events > 0 {
             write!(f, "; {pruned_events} older events were deleted: raise --size-limit")?;
         }
-        write!(f, "; next: gpucause explain --db {}", path.display())
+        // The file is readable by root only.
+        let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };
+        write!(f, "; next: {sudo}gpucause explain --db {}", path.display())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, EngineInput, Stall};
 use gpucause_investigations::recording::Process;
@@ -39,6 +40,8 @@ pub(super) struct RecordedSampler {
     wait_name_limit: usize,
     chains: Arc<Chains>,
     pipeline: Pipeline<RecordedSource>,
+    /// Time of the first snapshot of the run.
+    begun: Option<Nanos>,
 }
 
 impl RecordedSampler {
@@ -51,7 +54,7 @@ impl RecordedSampler {
         // Without limits: the recorder has applied them already.
         let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
-        Self { settings, wait_name_limit, chains, pipeline }
+        Self { settings, wait_name_limit, chains, pipeline, begun: None }
     }
 
     /// Forgets all processes: another run of the recorder begins.
@@ -70,6 +73,9 @@ impl RecordedSampler {
             .collect();
         source.kernels.clone_from(kernels);
         let Ok(mut observation) = self.pipeline.sample();
+        let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
+        // What is served begins with the run, however long the recorded host was up before.
+        observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();
         observation.findings = match chains {
             Some(chains) => recorded_findings(&chains, &processes),
             None => {
@@ -185,4 +191,31 @@ fn recorded_findings(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> 
 fn nanos(seconds: f64) -> Nanos {
     let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn since(sampler: &mut RecordedSampler, taken_at: Nanos) -> f64 {
+        let snapshot = Arc::new(Snapshot { taken_at, ..Snapshot::default() });
+        let input = EngineInput::new(snapshot, 1.7e9);
+        let (processes, kernels) = (HashMap::new(), &HashMap::new());
+        let recorded = Recorded { input, processes, kernels, chains: None };
+        sampler.serve(recorded).observation.state.current.since
+    }
+
+    #[test]
+    fn probes_are_attached_since_the_first_snapshot_and_not_since_the_recorded_host_is_up() {
+        let config = Config::default();
+        let now = || clock_at(Nanos(0)).unix_seconds(Nanos(0));
+        let (mut sampler, before) = (RecordedSampler::new(&config), now());
+        let hour = 3_600_000_000_000;
+        let first = since(&mut sampler, Nanos(hour));
+        assert!((before..=now()).contains(&first), "{first} is not now");
+        assert_eq!(since(&mut sampler, Nanos(hour + 10)), first);
+        sampler.begin();
+        let again = since(&mut sampler, Nanos(7 * hour));
+        assert!((first..=now()).contains(&again), "{again} is of the first run");
+    }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use gpucause_investigations::node::FOR_CURL;
 use hyper::header::{HeaderMap, ORIGIN};
 
+use crate::privileges::NOT_ROOT;
 use crate::token_file::TokenFile;
 
 /// The other end of a connection.
@@ -39,11 +40,10 @@ impl Peer {
 
 /// The hint for clients without credentials of a server at this URL.
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
-    const ASK: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
             "causal chains require credentials - run gpucause with sudo, on this host and at localhost: its token is sent \
-             to no other address; {ASK}{FOR_CURL}sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}",
+             to no other address; {NOT_ROOT}{FOR_CURL}sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}",
             path = path.display(),
             chains = super::api::CHAINS,
         ),
@@ -54,7 +54,7 @@ pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
         }
         None => format!(
             "causal chains require credentials - this server has no token for programs of this host, since it could not \
-             write the file that its log names; {ASK}"
+             write the file that its log names; {NOT_ROOT}"
         ),
     }
 }

@@ -68,7 +68,8 @@ impl<'a> Totals<'a> {
                 .collect();
             return;
         }
-        let (observed, end) = observed(&snapshot.processes, self.at, now);
+        let shown = snapshot.processes.iter().filter(|own| self.shows(own));
+        let (observed, end) = observed(shown, self.at, now);
         let mut point = TimelinePoint {
             at: unix_seconds - now.less(end).as_secs_f64(),
             seconds: observed.as_secs_f64(),
@@ -142,8 +143,12 @@ impl<'a> Totals<'a> {
 }
 
 /// In how much of the time since `from` any of the processes was observed, and when that ended.
-fn observed(processes: &[ProcessSnapshot], from: Nanos, now: Nanos) -> (Nanos, Nanos) {
-    let own = processes.iter().filter(|own| own.dispatches);
+fn observed<'a>(
+    processes: impl Iterator<Item = &'a ProcessSnapshot>,
+    from: Nanos,
+    now: Nanos,
+) -> (Nanos, Nanos) {
+    let own = processes.filter(|own| own.dispatches);
     let spans = own.map(|own| (own.first_seen.max(from), own.ended.unwrap_or(now).min(now)));
     let (mut time, mut end) = (Nanos(0), from);
     for (begun, ended) in spans.collect::<BTreeSet<_>>() {
@@ -283,6 +288,20 @@ mod tests {
         let points: Vec<_> =
             timeline.iter().map(|own| (own.at, own.seconds, own.launches)).collect();
         assert_eq!(points, [(13.0, 2.0, 60)]);
+    }
+
+    #[test]
+    fn time_in_which_only_processes_ran_that_are_not_shown_is_no_time_without_launches() {
+        let mut totals = Totals::of(Some([1].into()), &[]);
+        let mut ended = snapshot(14, &[(1, 150), (2, 40)]);
+        ended.processes[0].ended = Some(Nanos(12 * SECOND));
+        totals.add(0, 10.0, &snapshot(10, &[(1, 100), (2, 30)]));
+        totals.add(0, 14.0, &ended);
+        totals.add(0, 16.0, &snapshot(16, &[(2, 50)]));
+        let (_, timeline) = totals.finish(&[]);
+        let points: Vec<_> =
+            timeline.iter().map(|own| (own.at, own.seconds, own.launches)).collect();
+        assert_eq!(points, [(12.0, 2.0, 50)]);
     }
 
     #[test]

@@ -105,7 +105,10 @@ fn complaints_of(
         let pids = culprit["pids"].as_array().unwrap();
         let right = |pid: u32| pids.iter().any(|known| known.as_u64() == Some(u64::from(pid)));
         match &chain.culprit {
-            Some(own) if own.comm == comm && right(own.pid) => {}
+            Some(own) if own.comm == comm && right(own.pid) => {
+                let is_its_own = expected.cause == Cause::CpuPreemption && own.feeds.is_some();
+                complaints.extend(is_its_own.then(|| format!("{comm} counts as a part of a job")));
+            }
             other => complaints.push(format!("the culprit is {comm} {pids:?}, not {other:?}")),
         }
     }

@@ -55,6 +55,7 @@ impl Report {
         let mut seen = Seen::read(recording, progress)?;
         let spans = seen.spans_of_nodes(recording);
         processes.end_runs(recording, &seen.spans);
+        let ends = processes.ends();
         let stacks = std::mem::take(&mut seen.stacks).merged(|own| processes.same(own)).ranked();
         let rows = Rows { recording, processes, calls, waits, seen, stacks };
         let mut nodes = Vec::new();
@@ -64,8 +65,8 @@ impl Report {
             let own = own.into_iter().map(|chain| chain.chain).filter(is_reportable).collect();
             let span = spans.get(&index).copied();
             let last = span.map(|(_, until)| unix_seconds(until));
-            let observation =
-                Observed::of_recording(recording, index, last, (filter.from, filter.until))?;
+            let period = (filter.from, filter.until);
+            let observation = Observed::of_recording(recording, index, (last, &ends), period)?;
             let pids = pids(recording, index);
             // Of what another filter excludes, it is not known whether that is of other processes.
             let is_of_recorder = *filter == ChainFilter::default() && !pids.is_empty();

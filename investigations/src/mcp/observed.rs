@@ -46,7 +46,7 @@ impl Coverage {
     pub(super) fn of_recording(recording: &dyn Recording) -> Result<Self, RecordingError> {
         let mut nodes = Vec::new();
         for (index, _) in (0..=u16::MAX).map(NodeIndex).zip(recording.nodes()) {
-            let observed = Observed::of_recording(recording, index, None, (None, None))?;
+            let observed = Observed::of_recording(recording, index, (None, &[]), (None, None))?;
             nodes.push((recording.node_name(index).to_owned(), observed));
         }
         Ok(Self::of(&nodes, true))

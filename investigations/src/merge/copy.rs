@@ -1,12 +1,12 @@
 //! Copies recordings into the merged file.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_engine::chain::Chain;
 
 use super::MergeError;
+use super::chains::Chains;
 use crate::recording::{
     Event, Filter, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, Session, StackId, or_break,
 };
@@ -25,8 +25,9 @@ pub(super) struct Copying {
     /// The largest sequence of each node.
     last: HashMap<NodeRef, u64>,
     events: u64,
-    /// The last version of each chain: each file of one exporter has all of its chains.
-    chains: BTreeMap<(NodeRef, String), Chain>,
+    chains: Chains,
+    /// Inputs copied so far.
+    inputs: usize,
 }
 
 /// A node and its clock.
@@ -57,14 +58,6 @@ fn clock_error(session: &Session) -> Option<u64> {
     session.details.iter().find(|(name, _)| name == CLOCK_ERROR)?.1.parse().ok()
 }
 
-/// Whether a version of a chain is older than another. One that has ended is the last, and its time only grows.
-fn is_before(own: &Chain, other: &Chain) -> bool {
-    let has_ended = |chain: &Chain| chain.ongoing != Some(true);
-    let of_time = own.attributed_seconds().total_cmp(&other.attributed_seconds());
-    let last_seen = own.last_seen.total_cmp(&other.last_seen);
-    last_seen.then(has_ended(own).cmp(&has_ended(other))).then(of_time).is_lt()
-}
-
 impl Rows<'_> {
     fn node(&self, node: NodeIndex) -> Option<NodeRef> {
         self.nodes.get(usize::from(node.0)).copied().flatten()
@@ -78,7 +71,8 @@ impl Rows<'_> {
 
 impl Copying {
     pub(super) fn new(store: Store) -> Self {
-        Self { store, nodes: Vec::new(), last: HashMap::new(), events: 0, chains: BTreeMap::new() }
+        let (nodes, last, chains) = (Vec::new(), HashMap::new(), Chains::default());
+        Self { store, nodes, last, events: 0, chains, inputs: 0 }
     }
 
     pub(super) fn nodes(&self) -> &[Known] {
@@ -86,8 +80,8 @@ impl Copying {
     }
 
     pub(super) fn finish(mut self) -> Result<Finished, WriteError> {
-        for ((node, _), chain) in &self.chains {
-            self.store.chain(*node, None, chain)?;
+        for (node, chain) in std::mem::take(&mut self.chains).one_each() {
+            self.store.chain(node, None, &chain)?;
         }
         let path = self.store.finish()?;
         Ok(Finished { path, events: self.events, pruned_events: 0 })
@@ -100,6 +94,7 @@ impl Copying {
         left_out: &HashSet<NodeIndex>,
         step: &mut dyn FnMut(u64, u64),
     ) -> Result<(), MergeError> {
+        self.inputs += 1;
         let nodes = self.copy_nodes(recording, left_out)?;
         let offsets =
             nodes.iter().flatten().map(|node| (*node, self.last.get(node).copied().unwrap_or(0)));
@@ -209,10 +204,7 @@ impl Copying {
         }
         for found in rows.recording.chains()? {
             let Some(node) = rows.node(found.node) else { continue };
-            let key = (node, found.chain.id.clone());
-            if self.chains.get(&key).is_none_or(|known| !is_before(&found.chain, known)) {
-                self.chains.insert(key, found.chain);
-            }
+            self.chains.add(node, self.inputs, found.chain);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use gpucause_abi::op::{Api, OPS, op_of_symbol};
 use gpucause_fake_cuda::{LIBRARIES, lay_out};
@@ -206,4 +207,40 @@ fn a_missing_library_says_how_to_build_it() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let error = lay_out(&dir.join("nothing"), &dir.join("out")).expect_err("nothing is built");
     assert!(error.to_string().contains("cargo build -p gpucause-fake-cudart"), "{error}");
+}
+
+/// Parent and process group of a process; `None` once it has ended.
+fn family(pid: u64) -> Option<[u64; 2]> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    // Nobody may have waited for one that has.
+    let is_over = matches!(fields.next(), Some("Z" | "X"));
+    let mut number = || fields.next()?.parse().ok();
+    (!is_over).then_some([number()?, number()?])
+}
+
+#[test]
+fn a_busy_neighbour_is_an_unrelated_process_that_ends_with_the_program_however_that_ends() {
+    let mut child =
+        workload(&["scenario", "incident", "--with-parent", "--baseline=0", "--seconds=60"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the workload starts");
+    let own = u64::from(child.id());
+    let lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let injected = lines.find(|line| line.starts_with(r#"{"injected""#)).expect("it begins");
+    let injected: Value = serde_json::from_str(&injected).expect("is JSON");
+    assert_eq!(injected["injected"]["culprit"]["comm"], "fluent-bit");
+    let neighbour = injected["injected"]["culprit"]["pids"][0].as_u64().expect("is a PID");
+    let [parent, group] = family(neighbour).expect("it runs");
+    let [_, own_group] = family(own).expect("it runs");
+    assert!(group != own_group && parent != own, "{parent} {group}");
+    assert!(family(parent).is_none_or(|[above, _]| above != own), "no descendant either");
+    child.kill().expect("it runs");
+    child.wait().expect("it was killed");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while family(neighbour).is_some() {
+        assert!(Instant::now() < deadline, "it runs on");
+    }
 }

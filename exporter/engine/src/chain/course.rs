@@ -43,6 +43,24 @@ impl Course {
         self.push([at, attributed, lost]);
     }
 
+    /// The points of both, those of `later` from the end of these on; none where one has none. `shift` is the time between their
+    /// beginnings, and `base` is added to the totals of `later`.
+    pub(super) fn joined(&self, later: &Self, shift: f64, base: (f64, f64)) -> Vec<[f32; 3]> {
+        let Some(&[end, ..]) = self.taken_by.last() else { return Vec::new() };
+        if later.taken_by.is_empty() {
+            return Vec::new();
+        }
+        let mut joined = self.clone();
+        for point in &later.taken_by {
+            let [at, attributed, lost] = point.map(f64::from);
+            let point = [at + shift, attributed + base.0, lost + base.1].map(rounded);
+            if point[0] > end {
+                joined.push(point);
+            }
+        }
+        joined.taken_by
+    }
+
     /// Where there is no room, the point goes whose neighbours are the closest for their age.
     fn push(&mut self, point: [f32; 3]) {
         if self.taken_by.len() >= MAX_POINTS {

@@ -88,8 +88,8 @@ pub struct Thread {
 pub struct HostCpus {
     /// Those that are online.
     pub online: String,
-    /// Those of them that no process may run on that is observed or that a chain names, apart from culprits that may run on all;
-    /// empty where that is unknown.
+    /// Those of them that were idle and that no process may run on that is observed or that a chain names, apart from culprits that
+    /// may run on all; empty where that is unknown.
     pub unused: String,
 }
 

@@ -58,6 +58,40 @@ fn the_time_taken_is_known_by_period() {
 }
 
 #[test]
+fn a_chain_that_a_later_run_continues_has_the_sums_of_both_and_the_evidence_of_the_later() {
+    let mut host = trained();
+    host.run(5, |train| reads_for(train, 300 * MS));
+    let first = host.only(Cause::BlockIo).clone();
+    let later = |seconds: f64| {
+        let mut later = Chain { id: "later".into(), ..first.clone() };
+        (later.first_seen, later.last_seen) =
+            (first.first_seen + seconds, first.last_seen + seconds);
+        let base = first.sentence.strip_suffix(&first.when()).unwrap();
+        later.sentence = format!("{base}{}", later.when());
+        later
+    };
+    let near = |seconds: Option<(f64, f64)>, expected: f64| {
+        let (attributed, lost) = seconds.unwrap();
+        assert!((attributed - expected).abs() < 0.01, "{attributed} is not {expected}");
+        assert!((lost - expected).abs() < 0.01, "{lost} is not {expected}");
+    };
+    for (one, other) in [(first.clone(), later(60.0)), (later(60.0), first.clone())] {
+        let whole = one.continued_by(other);
+        assert_eq!((&*whole.id, whole.first_seen), ("later", first.first_seen));
+        assert_eq!(whole.last_seen, first.last_seen + 60.0);
+        near(whole.taken_in(Chain::ALWAYS), 3.0);
+        near(whole.taken_in((first.first_seen - 9.0, first.last_seen + 9.0)), 1.5);
+        near(whole.taken_in((first.last_seen + 9.0, f64::INFINITY)), 1.5);
+        near(whole.taken_in((first.last_seen + 5.0, first.last_seen + 9.0)), 0.0);
+        assert!(whole.sentence.ends_with(&whole.when()), "{}", whole.sentence);
+        assert_eq!(whole.evidence.get("window_seconds"), first.evidence.get("window_seconds"));
+    }
+    let both_saw = first.clone().continued_by(later(2.0 * window_seconds()));
+    near(both_saw.taken_in(Chain::ALWAYS), 1.5 + 2.0 * 0.3);
+    near(first.clone().continued_by(later(0.0)).taken_in(Chain::ALWAYS), 1.5);
+}
+
+#[test]
 fn a_chain_without_a_course_is_known_as_a_whole() {
     let mut host = trained();
     host.run(5, |train| reads_for(train, 300 * MS));

@@ -172,6 +172,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     (Not("needs the scheduler of a cluster"), &["kubectl", "scancel"]),
     (Not("ends a process of the reader's host"), &["kill -INT"]),
     (Not("needs another host with a login"), &["ssh -L"]),
+    (Not("gives a file of root to the reader"), &["chown"]),
     (Not("asks the Alertmanager of the reader's site"), &["amtool silence add"]),
     (Not("shows sockets of the host by a program that tests do not install"), &["ss -ltnp"]),
     (

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
-use super::lines::node_of;
+use super::lines::{node_of, unix_seconds};
 use crate::recording::{
     CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError,
     WaitStatistics,
@@ -104,6 +104,11 @@ impl Processes {
                 span.1 = span.1.max(next.min(*last));
             }
         }
+    }
+
+    /// When each run ended, in seconds since the Unix epoch.
+    pub(super) fn ends(&self) -> Vec<f64> {
+        self.sessions.iter().map(|(_, until)| unix_seconds(*until)).collect()
     }
 
     fn add(&mut self, snapshot: &RecordedSnapshot) {

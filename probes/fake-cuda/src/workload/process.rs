@@ -1,9 +1,12 @@
 //! This process and its CPU, and the child processes that share it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use gpucause_fake_cuda::clock;
 
 use crate::cli::Burn;
 
@@ -38,7 +41,7 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     // SAFETY: the set is this many bytes long.
     let code = unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) };
     if code != 0 {
-        bail!("cannot run on CPU {cpu}: {}", std::io::Error::last_os_error());
+        bail!("cannot run on CPU {cpu}: {}", io::Error::last_os_error());
     }
     Ok(())
 }
@@ -50,7 +53,7 @@ pub(crate) fn run_first() -> Result<()> {
     // SAFETY: the parameter is valid for reads.
     let code = unsafe { libc::sched_setscheduler(0, policy, &raw const priority) };
     if code != 0 {
-        bail!("cannot run before others: {}", std::io::Error::last_os_error());
+        bail!("cannot run before others: {}", io::Error::last_os_error());
     }
     Ok(())
 }
@@ -78,7 +81,7 @@ pub(crate) fn end_with_parent() {
 pub(crate) fn fork(child: impl FnOnce() -> Result<()>) -> Result<u32> {
     // SAFETY: the child takes no lock that another thread could hold at the fork, and ends with `_exit`.
     match unsafe { libc::fork() } {
-        -1 => Err(std::io::Error::last_os_error().into()),
+        -1 => Err(io::Error::last_os_error().into()),
         0 => {
             let failed = child().inspect_err(|error| eprintln!("gpucause-workload: {error:#}"));
             // SAFETY: ends the process.
@@ -93,53 +96,89 @@ pub(crate) fn wait_for(pid: u32) -> Result<i32> {
     let mut status = 0;
     // SAFETY: `status` is valid for writes.
     if unsafe { libc::waitpid(pid.cast_signed(), &raw mut status, 0) } < 0 {
-        return Err(std::io::Error::last_os_error().into());
+        return Err(io::Error::last_os_error().into());
     }
     Ok(status)
 }
 
-/// A busy loop until killed, or until the parent is gone; if asked to, only after a line on standard input.
+/// Has `command` start a program that is neither a child of this process nor in its process group, as one that has nothing to do
+/// with it. The child that is spawned ends at once. The session stays: the scheduler may share CPUs out by session.
+pub(crate) fn apart(command: &mut Command) -> &mut Command {
+    let leave = || {
+        // SAFETY: takes nothing; both processes then call nothing but what is safe between fork and exec.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: takes integers.
+            0 => match unsafe { libc::setpgid(0, 0) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+            // SAFETY: ends the process.
+            _ => unsafe { libc::_exit(0) },
+        }
+    };
+    // SAFETY: `leave` neither allocates nor takes a lock.
+    unsafe { command.pre_exec(leave) }
+}
+
+/// A busy loop until killed, or until the parent is gone; if asked to `wait`, from a line on standard input until that closes.
 pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
-    end_with_parent();
+    if !wait {
+        end_with_parent();
+    }
     set_comm(&options.name)?;
     pin(options.cpu)?;
     // SAFETY: takes an integer.
     unsafe { libc::nice(options.nice) };
-    println!("burning");
-    if wait {
-        std::io::stdin().read_line(&mut String::new())?;
+    println!("burning {}", std::process::id());
+    if wait && io::stdin().read_line(&mut String::new())? == 0 {
+        return Ok(());
     }
-    loop {
-        std::hint::spin_loop();
+    // No thread waits for the end: a process of one thread is named alone.
+    while !(wait && has_closed(libc::STDIN_FILENO)) {
+        clock::spin(CHECK_NS);
     }
+    Ok(())
+}
+
+/// How long a busy loop runs between two checks of its input.
+const CHECK_NS: u64 = 1_000_000;
+
+/// Whether the other end of a pipe is closed.
+fn has_closed(pipe: RawFd) -> bool {
+    let mut asked = libc::pollfd { fd: pipe, events: 0, revents: 0 };
+    // SAFETY: one descriptor is passed.
+    unsafe { libc::poll(&raw mut asked, 1, 0) };
+    asked.revents != 0
+}
+
+/// Starts a busy loop by a command of this program, and waits until it runs on its CPU. Returns the child and the PID of the loop.
+pub(crate) fn start_burning(command: &mut Command, cpu: usize, name: &str) -> Result<(Child, u32)> {
+    command.args(["--cpu", &cpu.to_string(), "--name", name]).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let pid = line.trim().strip_prefix("burning ").and_then(|pid| pid.parse().ok());
+    let Some(pid) = pid else {
+        let _ = child.kill();
+        let _ = child.wait();
+        bail!("{name} on CPU {cpu} did not start");
+    };
+    Ok((child, pid))
 }
 
 /// Busy processes on one CPU; they end when this is dropped.
 #[derive(Default)]
-pub(crate) struct Burners(pub(crate) Vec<Child>);
+pub(crate) struct Burners(Vec<Child>);
 
 impl Burners {
     pub(crate) fn start(count: usize, cpu: usize, name: &str, nice: i32) -> Result<Self> {
         let mut burners = Self::default();
         for _ in 0..count {
             let mut command = again(["burn", "--nice", &nice.to_string()])?;
-            burners.add(command.stdin(Stdio::null()), cpu, name)?;
+            burners.0.push(start_burning(command.stdin(Stdio::null()), cpu, name)?.0);
         }
         Ok(burners)
-    }
-
-    /// Starts one by a command of this program, and waits until it runs on its CPU.
-    pub(crate) fn add(&mut self, command: &mut Command, cpu: usize, name: &str) -> Result<()> {
-        command.args(["--cpu", &cpu.to_string(), "--name", name]).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let output = child.stdout.take();
-        self.0.push(child);
-        let mut line = String::new();
-        BufReader::new(output.context("no output")?).read_line(&mut line)?;
-        if line.trim() != "burning" {
-            bail!("{name} on CPU {cpu} did not start");
-        }
-        Ok(())
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

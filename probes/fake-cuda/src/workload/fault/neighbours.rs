@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
@@ -10,12 +10,14 @@ use super::{Culprit, Fault};
 use crate::cli::FaultOptions;
 use crate::gpu::{Gpu, Pace};
 use crate::loss::Kind;
-use crate::process::Burners;
+use crate::process::{apart, start_burning};
 
-/// Busy processes that wait for [`Self::go`]. They end when this is dropped, or the process does.
+/// Busy processes that wait for [`Self::go`] and have nothing else to do with this one. They end when this is dropped, or the process
+/// ends: that closes their input.
 pub(crate) struct Neighbours {
     name: &'static str,
-    running: Burners,
+    inputs: Vec<ChildStdin>,
+    pids: Vec<u32>,
 }
 
 impl Neighbours {
@@ -26,28 +28,31 @@ impl Neighbours {
         let link = dir.join(name);
         // The kernel names a process after the file that it executes.
         symlink(std::env::current_exe()?, &link).with_context(|| link.display().to_string())?;
-        let mut running = Burners::default();
+        let (mut inputs, mut pids) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let mut command = Command::new(&link);
-            running.add(command.args(["burn", "--wait"]).stdin(Stdio::piped()), cpu, name)?;
+            apart(command.args(["burn", "--wait"]).stdin(Stdio::piped()));
+            let (mut child, pid) = start_burning(&mut command, cpu, name)?;
+            inputs.push(child.stdin.take().context("no input")?);
+            pids.push(pid);
+            child.wait()?;
         }
         // Whoever ends this process leaves nothing behind.
         std::fs::remove_file(&link)?;
         std::fs::remove_dir(&dir)?;
-        Ok(Self { name, running })
+        Ok(Self { name, inputs, pids })
     }
 
     /// Lets them be busy.
     pub(crate) fn go(&mut self) -> Result<()> {
-        for child in &mut self.running.0 {
-            let input = child.stdin.as_mut().context("no input")?;
+        for input in &mut self.inputs {
             writeln!(input, "go")?;
         }
         Ok(())
     }
 
     pub(super) fn culprit(&self) -> Culprit {
-        Culprit { comm: self.name.to_owned(), pids: self.running.pids() }
+        Culprit { comm: self.name.to_owned(), pids: self.pids.clone() }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::loss::Loss;
 pub(crate) struct Faults(Vec<(Name, Box<dyn Fault>, Loss)>);
 
 impl Faults {
-    /// Makes them. Nothing of CUDA is open yet: processes that are started here are not the program's workers.
+    /// Makes them. Nothing of CUDA is open yet, which forked processes could not use.
     pub(crate) fn new(common: &Common, options: &FaultOptions) -> Result<Self> {
         let mut all = Vec::new();
         for name in options.names() {
