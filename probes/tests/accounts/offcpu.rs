@@ -223,7 +223,9 @@ impl Blocked {
         // A wakeup takes an emulated processor a tenth of a block.
         let least = if is_emulated() { 0.9 } else { 0.97 };
         ensure!(all as f64 >= off as f64 * 0.97, "{way}: off the CPU {all} of {off} ns");
-        let known = format!("{way}: blocked {seen} of {blocked} ns, off the CPU {all} of {off} ns, waited {waited} ns");
+        let known = format!(
+            "{way}: blocked {seen} of {blocked} ns, off the CPU {all} of {off} ns, waited {waited} ns"
+        );
         ensure!(seen as f64 <= blocked as f64 * 1.03, "{known}");
         let on_disk = matches!(self.reason, Reason::Io | Reason::PageFault);
         ensure!(on_disk || seen as f64 >= blocked as f64 * least, "{known}");

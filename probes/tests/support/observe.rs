@@ -62,7 +62,9 @@ impl Observed {
             *shared = Some(Arc::clone(&probes));
             #[expect(unsafe_code, reason = "nothing of std runs at the end of a process")]
             // SAFETY: the function takes nothing and does not unwind into its caller.
-            unsafe { libc::atexit(end_shared) };
+            unsafe {
+                libc::atexit(end_shared)
+            };
         }
         drop(shared);
         Ok(Self { probes, _alone: alone })
