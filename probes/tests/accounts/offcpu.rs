@@ -215,19 +215,20 @@ impl Blocked {
     /// a statement about single waits of the disk: there are thousands, of some 25 us each.
     fn check_time(&self, times: impl Fn(Reason) -> u64) -> Result<()> {
         let off = number(&self.truth, "/blocked_offcpu_ns");
-        let blocked = off - number(&self.truth, "/thread/schedstat/wait_ns");
+        let waited = number(&self.truth, "/thread/schedstat/wait_ns");
+        let blocked = off - waited;
         let seen = times(self.reason);
         let all = Reason::ALL.iter().map(|&reason| times(reason)).sum::<u64>();
         let way = self.way;
         // A wakeup takes an emulated processor a tenth of a block.
         let least = if is_emulated() { 0.9 } else { 0.97 };
         ensure!(all as f64 >= off as f64 * 0.97, "{way}: off the CPU {all} of {off} ns");
-        ensure!(seen as f64 <= blocked as f64 * 1.03, "{way}: blocked {seen} of {blocked} ns");
-        let on_disk = matches!(self.reason, Reason::Io | Reason::PageFault);
-        ensure!(
-            on_disk || seen as f64 >= blocked as f64 * least,
-            "{way}: blocked {seen} of {blocked} ns"
+        let known = format!(
+            "{way}: blocked {seen} of {blocked} ns, off the CPU {all} of {off} ns, waited {waited} ns"
         );
+        ensure!(seen as f64 <= blocked as f64 * 1.03, "{known}");
+        let on_disk = matches!(self.reason, Reason::Io | Reason::PageFault);
+        ensure!(on_disk || seen as f64 >= blocked as f64 * least, "{known}");
         Ok(())
     }
 

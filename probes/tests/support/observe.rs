@@ -39,6 +39,11 @@ pub(crate) struct Observed {
 /// Where a load takes a minute, tests of a process without options share one. It goes with the process.
 static SHARED: Mutex<Option<Arc<Probes>>> = Mutex::new(None);
 
+/// Detaches what is shared: left to the kernel, each of its links would wait for a grace period of its own.
+extern "C" fn end_shared() {
+    drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
 impl Observed {
     pub(crate) fn start(options: Options) -> Result<Self> {
         let alone = alone()?;
@@ -53,7 +58,14 @@ impl Observed {
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         let probes = Arc::new(probes);
-        *shared = is_shared.then(|| Arc::clone(&probes));
+        if is_shared {
+            *shared = Some(Arc::clone(&probes));
+            #[expect(unsafe_code, reason = "nothing of std runs at the end of a process")]
+            // SAFETY: the function takes nothing and does not unwind into its caller.
+            unsafe {
+                libc::atexit(end_shared)
+            };
+        }
         drop(shared);
         Ok(Self { probes, _alone: alone })
     }

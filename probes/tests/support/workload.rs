@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -45,24 +46,38 @@ fn build_dir() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The stand-in libraries under the names that programs open. No other test maps these files.
+/// The stand-in libraries under the names that programs open. No other test maps these files, but on an emulated processor: the
+/// kernel takes about a tenth of a second to detach a function's perf uprobes.
 pub(crate) struct StandIns {
-    dir: TempDir,
+    dir: Arc<TempDir>,
     program: PathBuf,
 }
 
 impl StandIns {
     pub(crate) fn lay_out() -> Result<Self> {
+        static SHARED: Mutex<Option<Arc<TempDir>>> = Mutex::new(None);
+        if !is_emulated() {
+            return Self::of_its_own();
+        }
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = match shared.as_ref() {
+            Some(dir) => Arc::clone(dir),
+            None => Arc::clone(shared.insert(Self::of_its_own()?.dir)),
+        };
+        drop(shared);
+        Ok(Self { dir, program: build_dir()?.join(WORKLOAD) })
+    }
+
+    fn of_its_own() -> Result<Self> {
         let build = build_dir()?;
         let dir = tempfile::Builder::new().prefix("gpucause-test-").tempdir()?;
         gpucause_fake_cuda::lay_out(&build, dir.path())?;
-        Ok(Self { dir, program: build.join(WORKLOAD) })
+        Ok(Self { dir: Arc::new(dir), program: build.join(WORKLOAD) })
     }
 
-    /// With a runtime that has no traced functions but these. The kernel takes about a tenth of a second to detach a function's perf
-    /// uprobes.
+    /// With a runtime that has no traced functions but these, as it takes the kernel long to detach perf uprobes.
     pub(crate) fn with_few_functions(functions: &[&str]) -> Result<Self> {
-        let stand_ins = Self::lay_out()?;
+        let stand_ins = Self::of_its_own()?;
         let path = stand_ins.dir().join("libcudart.so.12");
         let traced = || -> Result<HashSet<String>> {
             let sites = read_library(&File::open(&path)?)?.sites;
