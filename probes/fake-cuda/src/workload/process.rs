@@ -101,18 +101,14 @@ pub(crate) fn wait_for(pid: u32) -> Result<i32> {
     Ok(status)
 }
 
-/// Has `command` start a program that is neither a child of this process nor in its process group, as one that has nothing to do
-/// with it. The child that is spawned ends at once. The session stays: the scheduler may share CPUs out by session.
+/// Has `command` start a program that is no child of this process, as one that has nothing to do with it. The child that is spawned
+/// ends at once. Session and process group stay: the scheduler may share CPUs out by session, and whoever ends the group ends both.
 pub(crate) fn apart(command: &mut Command) -> &mut Command {
     let leave = || {
         // SAFETY: takes nothing; both processes then call nothing but what is safe between fork and exec.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
-            // SAFETY: takes integers.
-            0 => match unsafe { libc::setpgid(0, 0) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            },
+            0 => Ok(()),
             // SAFETY: ends the process.
             _ => unsafe { libc::_exit(0) },
         }
