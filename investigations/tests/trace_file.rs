@@ -436,7 +436,11 @@ fn a_file_that_is_read_as_its_recording_ends_is_completed_once_the_reader_is_don
     let reader = rusqlite::Connection::open(&path).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM sessions").unwrap();
     let (wal, finished) = (folder.path().join("a.db-wal"), std::thread::spawn(|| writer.finish()));
-    assert!(wal.exists());
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        assert!(wal.exists() && !finished.is_finished(), "it waits for the reader");
+        std::thread::yield_now();
+    }
     drop(reader);
     finished.join().unwrap().unwrap();
     assert!(!wal.exists());
