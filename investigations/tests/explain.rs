@@ -184,6 +184,18 @@ fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it()
 }
 
 #[test]
+fn those_that_took_next_to_nothing_have_a_time_as_well() {
+    let mut chain = chain(Cause::LockWait, 42, 245.0, (NOON, NOON + 60.0));
+    let loss = |comm: &str, seconds| Loss { pid: None, comm: comm.into(), seconds };
+    chain.losses = vec![loss("stats-flusher", 244.7), loss("timer", 0.002)];
+    let state = observed(Period::attached(NOON - 3600.0));
+    let report = render(&Incident::of("node1".into(), vec![chain], state), false);
+    let losses =
+        "    lost to: stats-flusher 244.70 s, 1 other less than 0.01 s, not known 0.30 s\n";
+    assert!(report.contains(losses), "{report}");
+}
+
+#[test]
 fn what_a_program_does_itself_has_the_program_as_its_culprit() {
     let shown = |cause| {
         let mut chain = chain(cause, 42, 8.0, (NOON, NOON + 60.0));

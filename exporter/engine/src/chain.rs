@@ -159,6 +159,16 @@ impl Effect {
             Self::ProcessKilled => "kill",
         }
     }
+
+    /// The calls that are slow, if the effect is that some are.
+    pub(crate) const fn slow_calls(self) -> Option<&'static str> {
+        match self {
+            Self::LaunchTail => Some("launches"),
+            Self::CopyTail => Some("copies"),
+            Self::AllocTail => Some("allocations"),
+            _ => None,
+        }
+    }
 }
 
 labelled! {

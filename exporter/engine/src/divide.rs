@@ -10,17 +10,18 @@
 //! 4. Blocked: by a lock, a disk, a page, a data loader.
 //! 5. Waits for the GPU: a late rank, a throttled clock.
 //!
-//! A cause whose rest is below its threshold is not reported. The shares of one effect add up to at most 1; the rest is the
-//! unexplained share.
+//! A cause whose rest is below its threshold is not reported. The shares of one effect add up to at most 1; the rest, without what
+//! causes of the same thread with another effect took of it, is the unexplained share.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
-use gpucause_abi::state::{Phase, State};
+use gpucause_abi::state::{Phase, Reason, State};
 
 use crate::chain::{Cause, Chain, Effect};
+use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::Detection;
-use crate::effect::{Phases, ratio};
+use crate::effect::{Measured, Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Priority of causes that claim the same time. A hang comes first.
@@ -111,11 +112,7 @@ fn priority(detection: &Detection) -> (bool, usize) {
 }
 
 /// Divides the time since the previous tick among the detections on one process.
-pub(crate) fn divide(
-    (threads, wall): (&[ThreadDelta], Nanos),
-    settings: &Settings,
-    found: &mut Vec<Detection>,
-) {
+pub(crate) fn divide(threads: &[ThreadDelta], settings: &Settings, found: &mut Vec<Detection>) {
     found.sort_by_key(priority);
     let mut left: Vec<_> = threads.iter().map(|thread| (thread.tid, thread.time)).collect();
     found.retain_mut(|detection| {
@@ -136,7 +133,10 @@ pub(crate) fn divide(
         let least = settings.rule(detection.cause).min_lost_share;
         detection.taken_share >= least.unwrap_or(settings.severities.low)
     });
-    // Threads lose time in parallel, but a process loses at most the wall time.
+}
+
+/// Scales what detections took: threads lose time in parallel, but a process loses at most the wall time.
+pub(crate) fn fit(found: &mut [Detection], wall: Nanos) {
     let all = found.iter().fold(0u64, |all, own| all.saturating_add(own.taken.total().0));
     if all > wall.0 {
         let part = ratio(wall, Nanos(all));
@@ -145,20 +145,23 @@ pub(crate) fn divide(
 }
 
 /// Converts the shares in an effect to shares of its total size: causes within the program have sizes of their own, measured beside
-/// the effect.
-pub(crate) fn divide_effects(found: &mut [Detection]) {
+/// the effect. What causes charged to other effects explain is not unexplained.
+pub(crate) fn divide_effects(process: &Process<'_>, found: &mut [Detection]) {
     for &effect in Effect::ALL {
-        let is_part = |own: &&mut Detection| own.effect == effect && own.size.0 > 0;
+        let is_part = |own: &Detection| own.effect == effect && own.size.0 > 0;
         let (mut sizes, mut parts) = (Vec::new(), 0.0);
-        for own in found.iter_mut().filter(is_part) {
+        for own in found.iter().filter(|own| is_part(own)) {
             if !sizes.contains(&own.size) {
                 sizes.push(own.size);
             }
             parts += own.explained.clamp(0.0, 1.0) * own.size.as_secs_f64();
         }
         let whole = sizes.iter().map(|size| size.as_secs_f64()).sum::<f64>().max(parts);
-        let unexplained = (1.0 - parts / whole).clamp(0.0, 1.0);
-        for own in found.iter_mut().filter(is_part) {
+        let measured = process.effects.iter().filter(|own| own.effect == effect);
+        let measured = measured.filter(|own| sizes.contains(&own.excess));
+        let elsewhere: f64 = measured.map(|own| explained_elsewhere(process, own, found)).sum();
+        let unexplained = (1.0 - (parts + elsewhere) / whole).clamp(0.0, 1.0);
+        for own in found.iter_mut().filter(|own| is_part(own)) {
             own.explained = own.explained.clamp(0.0, 1.0) * own.size.as_secs_f64() / whole;
             own.evidence = std::mem::take(&mut own.evidence)
                 .with("explained_share", own.explained)
@@ -166,6 +169,31 @@ pub(crate) fn divide_effects(found: &mut [Detection]) {
                 .with(Chain::UNEXPLAINED, unexplained);
         }
     }
+}
+
+/// How much of an effect, in seconds, causes of its thread explain that are charged to other effects.
+fn explained_elsewhere(process: &Process<'_>, effect: &Measured, found: &[Detection]) -> f64 {
+    let mut elsewhere = TimeAccount::default();
+    let is_other = |own: &&Detection| {
+        own.effect != effect.effect && (effect.tid.is_none() || own.tid == effect.tid)
+    };
+    for own in found.iter().filter(is_other) {
+        elsewhere.merge(&match own.claim.zip(own.tid) {
+            Some(((claim, phases), tid)) if effect.long => {
+                let span = Span { delta: &process.long, throttled: process.throttled };
+                let thread = process.long.thread(tid);
+                thread.map(|thread| claim(&span, &thread, phases)).unwrap_or_default()
+            }
+            _ => *own.taken,
+        });
+    }
+    let explained = |&reason: &Reason| {
+        let is_part = |phase| effect.phases.contain_wait(phase, reason);
+        let phases = Phase::ALL.iter().filter(|&&phase| is_part(phase));
+        let time = total(phases.map(|&phase| elsewhere.at(phase, State::Off(reason))));
+        time.min(effect.offcpu(&[reason]))
+    };
+    total(Reason::ALL.iter().map(explained)).as_secs_f64()
 }
 
 /// The share of an effect of this size that the detections explain together.

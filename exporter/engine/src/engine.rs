@@ -15,7 +15,7 @@ use crate::charged::Charged;
 use crate::context::{Context, Process};
 use crate::delta::Delta;
 use crate::detection::Detection;
-use crate::divide::{divide, divide_effects};
+use crate::divide::{divide, divide_effects, fit};
 use crate::effect::measure;
 use crate::history::{Evaluation, History, leak_span};
 use crate::long_calls::LongCalls;
@@ -282,10 +282,11 @@ fn detections(context: &Context<'_>, index: usize) -> Vec<Detection> {
     let mut found = Vec::with_capacity(RULES.len() / 2);
     let due = RULES.iter().filter(|rule| rule.applies(context, process));
     found.extend(due.filter_map(evaluate));
-    divide((process.short.threads(), process.short.wall), context.settings, &mut found);
+    divide(process.short.threads(), context.settings, &mut found);
     if FALLBACK.applies(context, process) {
         found.extend(rest(context, index, &found));
     }
-    divide_effects(&mut found);
+    divide_effects(process, &mut found);
+    fit(&mut found, process.short.wall);
     found
 }

@@ -42,9 +42,11 @@ pub(crate) struct WorkerTime {
     others: Vec<Loss>,
     /// Names of those that feed GPUs, by name of the process that is one, or works for one.
     feeders: Vec<(String, String)>,
-    decided: Option<Part>,
     competitor: Option<String>,
 }
+
+/// Parts count as equal if the larger is at most a third longer.
+const EQUAL: f64 = 4.0 / 3.0;
 
 /// The one with most time. The one decided on before stays until another has a quarter more.
 fn most<T: Clone + PartialEq>(times: &[(T, f64)], before: Option<&T>) -> Option<T> {
@@ -89,7 +91,7 @@ impl WorkerTime {
         self.others.first()
     }
 
-    /// What to do about the largest part, with the times that it is decided by.
+    /// What to do about the largest part, and about the second if it is about as large, with the times that it is decided by.
     pub(crate) fn advice(&mut self) -> String {
         let seconds = |time: Nanos| time.as_secs_f64();
         let parts = [
@@ -97,23 +99,37 @@ impl WorkerTime {
             (Part::Reading, seconds(self.io)),
             (Part::WithoutCpu, seconds(self.without_cpu)),
         ];
-        self.decided = most(&parts, self.decided.as_ref());
-        let advice = match self.decided {
-            Some(Part::WithoutCpu) => self.about_cpus(),
-            Some(Part::Reading) => {
-                "Move the dataset to a faster disk or into memory, or read larger blocks.".into()
-            }
-            Some(Part::Computing) | None => {
-                "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change."
-                    .into()
-            }
-        };
-        let [(_, running), (_, io), (_, without_cpu)] =
-            parts.map(|(part, time)| (part, text(time)));
+        let mut largest = parts;
+        largest.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let [(first, most), (second, next), _] = largest;
+        let equal = next > 0.0 && next * EQUAL >= most;
+        let lacks_cpus = equal && [first, second].contains(&Part::WithoutCpu);
+        let mut advice = self.about(first, lacks_cpus);
+        if equal {
+            advice += &format!(" Do this as well: {}", self.about(second, lacks_cpus));
+        }
+        let [running, io, without_cpu] = parts.map(|(_, time)| text(time));
         format!(
             "{advice} In all of this chain the workers computed for {running}, read from disk for {io} and waited for a CPU for \
              {without_cpu}."
         )
+    }
+
+    /// What to do about a part. More workers would not get the CPUs that these lack.
+    fn about(&mut self, part: Part, lacks_cpus: bool) -> String {
+        match part {
+            Part::WithoutCpu => self.about_cpus(),
+            Part::Reading => {
+                "Move the dataset to a faster disk or into memory, or read larger blocks.".into()
+            }
+            Part::Computing if lacks_cpus => {
+                "Make the preprocessing of a sample cheaper; cache what does not change.".into()
+            }
+            Part::Computing => {
+                "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change."
+                    .into()
+            }
+        }
     }
 
     fn about_cpus(&mut self) -> String {
@@ -180,6 +196,32 @@ mod tests {
         assert!(advice.starts_with("Move the dataset to a faster disk"), "{advice}");
         let times = "computed for 3.0 s, read from disk for 8.5 s and waited for a CPU for 100 ms.";
         assert!(advice.ends_with(times), "{advice}");
+    }
+
+    #[test]
+    fn both_of_two_parts_of_about_the_same_size_are_named_the_largest_first() {
+        let (disk, cpus) = ("Move the dataset to a faster disk", "Give the job a larger CPU set");
+        let positions = |parts: [u64; 3], names: [&str; 2]| {
+            let advice = window(parts[0], parts[1], parts[2]).advice();
+            names.map(|name| advice.find(name))
+        };
+        let [first, second] = positions([35, 51, 49], [disk, cpus]);
+        assert!(first == Some(0) && second > first, "{first:?} {second:?}");
+        let [first, second] = positions([35, 49, 51], [cpus, disk]);
+        assert!(first == Some(0) && second > first, "{first:?} {second:?}");
+        assert_eq!(positions([35, 69, 51], [disk, cpus]), [Some(0), None]);
+        assert_eq!(positions([0, 69, 0], [disk, cpus]), [Some(0), None]);
+        let advice = window(50, 10, 49).advice();
+        assert!(advice.starts_with("Make the preprocessing of a sample cheaper"), "{advice}");
+        assert!(!advice.contains("more workers"), "they have no CPUs: {advice}");
+    }
+
+    #[test]
+    fn what_to_do_is_by_the_times_that_are_printed_whatever_came_before() {
+        let mut later = window(10, 60, 30);
+        let _ = later.advice();
+        later.add(&window(25, 0, 29));
+        assert_eq!(later.advice(), window(35, 60, 59).advice());
     }
 
     #[test]

@@ -209,8 +209,11 @@ pub(crate) fn losses(chain: &Chain) -> String {
         (0, _) => {}
         (count, seconds) => {
             let plural = if count == 1 { "other" } else { "others" };
-            let seconds = if seconds < 0.005 { String::new() } else { format!(" {seconds:.2} s") };
-            parts.push(format!("{count} {plural}{seconds}"));
+            let seconds = match seconds < 0.005 {
+                true => "less than 0.01 s".to_owned(),
+                false => format!("{seconds:.2} s"),
+            };
+            parts.push(format!("{count} {plural} {seconds}"));
         }
     }
     let unknown = chain.lost_seconds - total(all);

@@ -1,5 +1,6 @@
-use gpucause_abi::Tid;
+use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
 use gpucause_abi::state::Reason;
+use gpucause_abi::{ProcId, Tgid, Tid};
 use proptest::prelude::*;
 
 use super::*;
@@ -36,6 +37,22 @@ fn thread(tid: u32, time: TimeAccount) -> ThreadDelta {
     ThreadDelta { tid: Tid(tid), wall: time.total(), time, fed: Nanos(1) }
 }
 
+/// Divides the effects of a process that has no causes but these.
+fn divide_all_effects(found: &mut [Detection]) {
+    let now = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm::default());
+    let process = Process {
+        now: &now,
+        short: Delta::default(),
+        long: Delta::default(),
+        live_memory: Vec::new(),
+        warmed_up: true,
+        warm_ticks: 1,
+        throttled: Nanos(0),
+        effects: Vec::new(),
+    };
+    divide_effects(&process, found);
+}
+
 #[test]
 fn every_cause_has_one_place_in_the_order() {
     for cause in Cause::ALL {
@@ -49,7 +66,7 @@ fn time_that_several_claim_is_the_first_ones_and_the_others_get_what_is_left() {
     let threads = [thread(1, time(Phase::Host, futex, 1_000))];
     let claim = |cause, ns| detection(cause, Effect::LaunchGap, 1, time(Phase::Host, futex, ns));
     let mut found = vec![claim(Cause::DataloaderStarvation, 900), claim(Cause::LockWait, 700)];
-    divide((&threads, Nanos(1_000)), &Settings::default(), &mut found);
+    divide(&threads, &Settings::default(), &mut found);
     let taken: Vec<_> = found.iter().map(|own| (own.cause, own.taken.total().0)).collect();
     assert_eq!(taken, [(Cause::LockWait, 700), (Cause::DataloaderStarvation, 300)]);
     assert!((found[1].explained - 1.0 / 3.0).abs() < 1e-9, "{}", found[1].explained);
@@ -61,7 +78,7 @@ fn a_hang_goes_first_and_a_cause_that_is_left_with_nothing_is_not_named() {
     let threads = [thread(1, time(Phase::Launch, futex, 1_000))];
     let claim = |effect| detection(Cause::LockWait, effect, 1, time(Phase::Launch, futex, 1_000));
     let mut found = vec![claim(Effect::LaunchTail), claim(Effect::Hang)];
-    divide((&threads, Nanos(1_000)), &Settings::default(), &mut found);
+    divide(&threads, &Settings::default(), &mut found);
     assert_eq!(found.iter().map(|own| own.effect).collect::<Vec<_>>(), [Effect::Hang]);
 }
 
@@ -76,7 +93,7 @@ fn causes_of_effects_that_are_measured_apart_have_shares_of_both_together() {
         launch(Cause::CpuPreemption, State::Off(Reason::Preempted), 1_000),
         launch(Cause::ColdStart, State::Running, 3_000),
     ];
-    divide_effects(&mut found);
+    divide_all_effects(&mut found);
     let shares: Vec<_> = found.iter().map(|own| own.explained).collect();
     assert!((shares[0] - 0.2).abs() < 1e-9 && (shares[1] - 0.6).abs() < 1e-9, "{shares:?}");
     let rest = found[0].evidence.get(Chain::UNEXPLAINED).unwrap();
@@ -111,7 +128,7 @@ proptest! {
     ) {
         let threads: Vec<_> = (0..).zip(times).map(|(tid, time)| thread(tid, time)).collect();
         let wall = threads.iter().map(|thread| thread.wall).max().unwrap();
-        divide((&threads, wall), &Settings::default(), &mut found);
+        divide(&threads, &Settings::default(), &mut found);
         for thread in &threads {
             let own = found.iter().filter(|own| own.tid == Some(thread.tid));
             let all = own.fold(TimeAccount::default(), |mut all, own| {
@@ -120,9 +137,10 @@ proptest! {
             });
             prop_assert_eq!(within(all, &thread.time), all);
         }
+        divide_all_effects(&mut found);
+        fit(&mut found, wall);
         let all: u64 = found.iter().map(|own| own.taken.total().0).sum();
         prop_assert!(all <= wall.0 + 1_000, "{} of {:?}", all, wall);
-        divide_effects(&mut found);
         for effect in Effect::ALL {
             let own = || found.iter().filter(|own| own.effect == *effect && own.size.0 > 0);
             let shares: f64 = own().map(|own| own.explained).sum();

@@ -57,7 +57,12 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         taken_share,
         path: vec![
             Step::new("CPU limit of the cgroup", &victim, "throttled", throttled),
-            Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),
+            Step::new(
+                victim,
+                share.effect.effect.label(),
+                share.mechanism("off the CPU"),
+                share.time,
+            ),
         ],
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: "Raise cpu.max of the cgroup (the CPU limit of the container), or move other work out of it.".into(),

@@ -76,15 +76,15 @@ pub(super) fn detection(
         Cause::CpuPreemption => ("Preemption", "preempted"),
         _ => ("Waiting for a CPU", "kept waiting for a CPU"),
     };
-    let calls = match share.effect.effect {
+    let call = match share.effect.effect {
         Effect::CopyTail => "Copy",
         Effect::AllocTail => "Allocation",
         _ => "Launch",
     };
     let sentence = if named.is_some() {
         "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
-         {explained_share|percent} of its {effect}. Top CPU competitor: {culprit}, {culprit_seconds|seconds}.\
-         [ {calls} latency: p50 {p50_seconds|seconds}, p99 {p99_seconds|seconds}.]"
+         {explained_share|percent} of its {effect}. Top CPU competitor: {culprit}, {culprit_seconds|seconds}[ in {calls}].\
+         [ {call} latency: p50 {p50_seconds|seconds}, p99 {p99_seconds|seconds}.]"
     } else if was_idle {
         "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}. The CPU was idle for {idle_share|percent} of it: the wakeup itself took long."
@@ -92,8 +92,15 @@ pub(super) fn detection(
         "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}, caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
     };
-    let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("calls", calls)];
-    let sentence = Sentence::new(sentence, names).and("first", worst.map(|_| &*name));
+    let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("call", call)];
+    let sentence = Sentence::new(sentence, names)
+        .and("first", worst.map(|_| &*name))
+        .and("calls", share.effect.effect.slow_calls());
+    // Who had the CPU is known of all launches together, slow or not.
+    let mechanism = match (named, share.effect.effect.slow_calls()) {
+        (Some(_), Some(calls)) => format!("{mechanism} in {calls}"),
+        _ => share.mechanism(mechanism),
+    };
     let others = if was_idle { "idle CPU" } else { "other tasks" };
     let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
     let mut culprit = named.and_then(culprit_of);
@@ -113,7 +120,12 @@ pub(super) fn detection(
         culprit,
         path: vec![
             Step::new(from, &victim, mechanism, named.map_or(share.time, |wait| wait.total)),
-            Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),
+            Step::new(
+                victim,
+                share.effect.effect.label(),
+                share.mechanism("off the CPU"),
+                share.time,
+            ),
         ],
         sentence,
         fix,

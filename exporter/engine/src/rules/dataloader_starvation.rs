@@ -195,9 +195,10 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
     // Not all of it counts as lost: a wait in poll may be healthy.
+    // The job may have workers that it never waited for: no number of them is a total.
     let sentence = "Waiting for data took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
-                    {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} of its {workers|count} \
-                    {workers|worker/workers}, busy {workers_busy_share|percent} of the time: \
+                    {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} \
+                    {workers_waited_for|worker/workers} ({workers|count} so far), busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];
@@ -212,8 +213,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         let step = Step::new(name, &from, "had the CPU of the workers", Nanos(0));
         path.push(Step { seconds: top.seconds, ..step });
     }
-    path.push(Step::new(from, &victim, "had no data ready", share.time));
-    path.push(Step::new(victim, share.effect.effect.label(), "blocked", share.time));
+    path.push(Step::new(from, &victim, share.mechanism("had no data ready"), share.time));
+    let blocked = share.mechanism("blocked");
+    path.push(Step::new(victim, share.effect.effect.label(), blocked, share.time));
     Some(Detection {
         path,
         culprit: workers.busiest,

@@ -103,14 +103,20 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
     let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
                     {comm} and explains {explained_share|percent} of its {effect}; {holder} ended {holder_seconds|seconds} of \
-                    the waits.";
+                    the waits[ in {calls}].";
     Some(Detection {
         culprit: holder.and_then(culprit_of),
         path: vec![
-            Step::new(name.clone(), &victim, "held a lock", share.time),
-            Step::new(victim, share.effect.effect.label(), "blocked in futex", share.time),
+            Step::new(name.clone(), &victim, share.mechanism("held a lock"), share.time),
+            Step::new(
+                victim,
+                share.effect.effect.label(),
+                share.mechanism("blocked in futex"),
+                share.time,
+            ),
         ],
-        sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)])
+            .and("calls", share.effect.effect.slow_calls()),
         fix: format!(
             "Find what thread {name} does while it holds the lock, and move that out; gdb stops the process for about a second."
         ),

@@ -65,8 +65,7 @@ pub(super) fn best<'a>(
     let enough = |share: &Share<'_>| share.taken_share >= least;
     // If most of both a tail and a gap is explained, the tail is reported: users look at it first. One that costs next to nothing
     // is not worth a look, however much of it is explained.
-    let is_tail =
-        |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
+    let is_tail = |effect: Effect| effect.slow_calls().is_some();
     let matters = |share: &Share<'_>| {
         let wall = share.effect.delta(process).wall;
         !is_tail(share.effect.effect) || ratio(share.effect.excess, wall) >= settings.severities.low
@@ -95,6 +94,14 @@ pub(super) fn lost(thread: &ThreadDelta, reasons: &[Reason]) -> Nanos {
 }
 
 impl Share<'_> {
+    /// How the victim was kept, with the place if the time is only that in slow calls: the share taken is of all of its time.
+    pub(super) fn mechanism(&self, how: &str) -> String {
+        match self.effect.effect.slow_calls() {
+            Some(calls) => format!("{how} in slow {calls}"),
+            None => how.to_owned(),
+        }
+    }
+
     /// What the cause took since the previous snapshot.
     pub(super) fn taken(&self, process: &Process<'_>, claim: Claim) -> TimeAccount {
         let taken = |thread| claim(&process.span(), thread, self.effect.phases);
@@ -164,8 +171,8 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     Some(Detection {
         path: vec![
-            Step::new(wait.by, &victim, wait.mechanism, share.time),
-            Step::new(victim, share.effect.effect.label(), wait.state, share.time),
+            Step::new(wait.by, &victim, share.mechanism(wait.mechanism), share.time),
+            Step::new(victim, share.effect.effect.label(), share.mechanism(wait.state), share.time),
         ],
         sentence: Sentence::new(wait.sentence, [("comm", &*comm)]),
         fix: wait.fix.into(),

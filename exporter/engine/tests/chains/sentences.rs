@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use gpucause_engine::chain::{Cause, Chain};
 
+use crate::host::Host;
 use crate::scenarios;
 
 /// All formats of a number.
@@ -73,6 +74,25 @@ fn no_sentence_has_a_number_that_is_not_in_its_evidence() {
         }
     }
     assert_eq!(causes, Cause::ALL.iter().copied().collect());
+}
+
+#[test]
+fn times_that_are_of_slow_calls_only_are_said_to_be() {
+    let place = |host: &Host| {
+        let chain = host.chains()[0];
+        let path: Vec<_> = chain.path.iter().map(|step| step.mechanism.clone()).collect();
+        (chain.sentence.clone(), path)
+    };
+    // 120 of 600 ms are in launches.
+    let (sentence, path) = place(&scenarios::preempted());
+    assert!(sentence.contains("Top CPU competitor: hog, 120 ms in launches."), "{sentence}");
+    assert_eq!(path, ["preempted in launches", "off the CPU in slow launches"]);
+    let (sentence, path) = place(&scenarios::locked_in_launches());
+    assert!(sentence.contains(" of the waits in launches."), "{sentence}");
+    assert_eq!(path, ["held a lock in slow launches", "blocked in futex in slow launches"]);
+    let (sentence, path) = place(&scenarios::queued());
+    assert!(sentence.contains("Top CPU competitor: hog, 600 ms."), "{sentence}");
+    assert_eq!(path, ["kept waiting for a CPU", "off the CPU"]);
 }
 
 #[test]

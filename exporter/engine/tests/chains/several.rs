@@ -176,6 +176,44 @@ fn the_unexplained_share_is_reported() {
 }
 
 #[test]
+fn what_a_cause_that_is_charged_to_slow_launches_took_of_the_gaps_is_not_unexplained() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Runqueue, 5 * MS)]);
+        train.blame(Phase::Launch, Reason::Runqueue, HOG, 200 * MS, 0);
+        train.waits(Reason::Runqueue, HOG, 240 * MS, 0);
+        locked(train, 360 * MS);
+        train.waits(Reason::Poll, KERNEL, 60 * MS, 0);
+    });
+    let waits = of(&host, Cause::RunqueueWait, 2);
+    assert_eq!(waits.effect, Effect::LaunchTail);
+    let lock = of(&host, Cause::LockWait, 2);
+    assert_eq!(lock.effect, Effect::LaunchGap);
+    // Of gaps of 660 ms: 60 ms in poll, and what the lock was not held for.
+    let rest = lock.evidence.get(Chain::UNEXPLAINED).unwrap();
+    assert!((rest - 0.102).abs() < 0.005, "{rest}: {}", lock.sentence);
+}
+
+#[test]
+fn what_a_cause_that_is_charged_to_gaps_took_of_slow_launches_is_not_unexplained() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        // Half a window without a CPU between launches, but little of the tail.
+        train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Futex, 5 * MS)]);
+        train.blame(Phase::Launch, Reason::Futex, HOLDER, 200 * MS, 200 * MS);
+        train.calls("cudaLaunchKernel", 20, 5 * US, &[(Reason::Preempted, 4 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 80 * MS, 0);
+        train.waits(Reason::Preempted, HOG, 800 * MS, 0);
+    });
+    assert_eq!(of(&host, Cause::CpuPreemption, 2).effect, Effect::LaunchGap);
+    let lock = of(&host, Cause::LockWait, 2);
+    assert_eq!(lock.effect, Effect::LaunchTail);
+    assert!(!lock.sentence.contains("unexplained"), "{}", lock.sentence);
+}
+
+#[test]
 fn the_part_of_a_tail_that_no_cause_explains_is_unexplained() {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
