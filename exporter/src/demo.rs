@@ -19,7 +19,7 @@ use crate::chains::EVALUATE_EVERY;
 use crate::cli::DemoArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
-use crate::logging;
+use crate::{logging, privileges};
 use crate::serve;
 use crate::top::{self, ViewOptions};
 use gpucause_engine::chain::Chain;
@@ -48,6 +48,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         // The story has the chains already.
         logging::init_recorder(args.log);
     }
+    privileges::require()?;
     let server = args.web.server()?;
     let url = server.url().map(|url| format!("{url}{}", args.web.telemetry_path.as_str()));
     let daemon = Arc::new(Daemon::start(Options::default(), Arc::new(Config::without_budget()))?);

@@ -8,6 +8,7 @@ mod status_line;
 mod symbols;
 pub(crate) mod trace_recorder;
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,6 +92,10 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     followed?;
     let summary = summary?;
     let is_any = args.pids.is_empty() || args.pids.iter().any(|pid| !summary.silent.contains(pid));
+    if !is_any {
+        // It would read as if nothing was wrong with them.
+        fs::remove_file(&args.db).with_context(|| format!("cannot remove {db}"))?;
+    }
     ensure!(
         is_any,
         "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"

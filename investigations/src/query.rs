@@ -95,14 +95,14 @@ pub enum QueryError {
     Wrong(String),
     /// The statement exceeded its time.
     #[error(
-        "stopped after {0:?}, the time limit - query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
+        "stopped after {0:?}, the time limit - query less, such as by a WHERE on the time of rows, or raise it with --timeout"
     )]
     TooLong(Duration),
     /// The statement exceeded a limit in bytes.
     #[error("{0} of {1} bytes - query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
     /// The file is damaged.
-    #[error("{path} cannot be read: {reason}")]
+    #[error("{path} cannot be read: {reason} - copy it again, or see .recover of the sqlite3 shell")]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -16,7 +16,7 @@ pub enum WriteError {
     Write(PathBuf, #[source] rusqlite::Error),
     /// The file system is full.
     #[error(
-        "cannot write to {0}: the file system is full - free some space; what was written until then can be read, with the \
+        "cannot write to {0}: the file system is full - free some space; what a recording wrote until then can be read, with the \
          files {0}-wal and {0}-shm where they are there"
     )]
     NoSpace(PathBuf),
