@@ -83,17 +83,23 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     writeln!(io::stderr(), "{db}: recording{length}").context("cannot print the state")?;
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock, &args.pids);
     let mut line = StatusLine::new(args.size_limit.0, args.duration);
+    let begin = Instant::now();
     let followed = runtime.block_on(follow(&mut session, &mut stop, args.duration, &mut line));
+    let seconds = begin.elapsed().as_secs_f64();
     line.completing();
     // The file is completed whatever went wrong.
     let summary = session.finish();
     drop(line);
     followed?;
     let summary = summary?;
+    ensure!(
+        summary.snapshots > 0,
+        "interrupted before anything was observed: nothing was recorded"
+    );
     let is_any = args.pids.is_empty() || args.pids.iter().any(|pid| !summary.silent.contains(pid));
     ensure!(
         is_any,
-        "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"
+        "nothing was recorded: no process of --pid has made a CUDA call in {seconds:.1} s - `gpucause top` lists those that do"
     );
     writeln!(io::stderr(), "{summary}").context("cannot print the summary")
 }
