@@ -84,21 +84,28 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     writeln!(io::stderr(), "{db}: recording{length}").context("cannot print the state")?;
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock, &args.pids);
     let mut line = StatusLine::new(args.size_limit.0, args.duration);
+    let begin = Instant::now();
     let followed = runtime.block_on(follow(&mut session, &mut stop, args.duration, &mut line));
+    let seconds = begin.elapsed().as_secs_f64();
     line.completing();
     // The file is completed whatever went wrong.
     let summary = session.finish();
     drop(line);
     followed?;
     let summary = summary?;
-    let is_any = args.pids.is_empty() || args.pids.iter().any(|pid| !summary.silent.contains(pid));
-    if !is_any {
-        // It would read as if nothing was wrong with them.
+    let is_silent =
+        !args.pids.is_empty() && args.pids.iter().all(|pid| summary.silent.contains(pid));
+    if summary.snapshots == 0 || is_silent {
+        // The file would read as if nothing was wrong.
         fs::remove_file(&args.db).with_context(|| format!("cannot remove {db}"))?;
     }
     ensure!(
-        is_any,
-        "nothing was recorded: no process of --pid has made a CUDA call - `gpucause top` lists those that do"
+        summary.snapshots > 0,
+        "nothing was recorded: interrupted before anything was observed"
+    );
+    ensure!(
+        !is_silent,
+        "nothing was recorded: no process of --pid has made a CUDA call in {seconds:.1} s - `gpucause top` lists those that do"
     );
     writeln!(io::stderr(), "{summary}").context("cannot print the summary")
 }

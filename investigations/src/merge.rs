@@ -164,7 +164,7 @@ fn write(
         copying.copy(&*input.recording, &left_out, &mut step)?;
     }
     warnings.extend(skews(copying.nodes()));
-    let Finished { path, events, pruned_events: _ } = copying.finish()?;
+    let Finished { path, events, .. } = copying.finish()?;
     Ok(Merged { path, events, files, warnings })
 }
 

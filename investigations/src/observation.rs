@@ -8,7 +8,9 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::observation::{ObservationState, Period, State};
 use serde::Serialize;
 
-use crate::recording::{Completeness, NodeIndex, RecordedSnapshot, Recording, RecordingError};
+use crate::recording::{
+    Completeness, Filter, NodeIndex, RecordedSnapshot, Recording, RecordingError,
+};
 use gpucause_engine::utc::utc;
 
 /// Whether causes were found, or could have been.
@@ -129,6 +131,8 @@ const SHORTEST_GAP: f64 = 1.0;
 const SHORTEST_EVALUATED: f64 = 10.0;
 /// Of those.
 const TOO_SHORT: &str = "the recording is too short to find causes: record 15 s or more";
+/// Of those without events and accounts.
+const NO_ACCOUNTS: &str = "the recording was interrupted before anything was observed";
 
 /// Extends what the runs so far observed by the next one.
 fn absorb_run(all: &mut Option<Period>, run: Period) {
@@ -231,6 +235,8 @@ fn runs(
         ControlFlow::Continue(())
     })?;
     let stored = stored_share(recording)?;
+    // Of recorders that write no accounts.
+    let are_events = snapshots.iter().all(Option::is_none) && recording.event_count()? > 0;
     let mut periods = Vec::new();
     let own = sessions.iter().zip(snapshots).enumerate();
     for (index, (session, snapshots)) in own.filter(|(_, (own, _))| own.node == node) {
@@ -248,6 +254,9 @@ fn runs(
             Some(_) => (Some(1.0), String::new()),
             None => match session.lost_events.filter(|lost| *lost > 0) {
                 Some(lost) => (None, format!("{lost} events were lost")),
+                None if !are_events && !has_events(recording, node, (since, last))? => {
+                    (None, NO_ACCOUNTS.to_owned())
+                }
                 None => (Some(stored), "not every event was stored".to_owned()),
             },
         };
@@ -263,6 +272,22 @@ fn runs(
         });
     }
     Ok(periods)
+}
+
+/// Whether the file has an event of the node in this time.
+fn has_events(
+    recording: &dyn Recording,
+    node: NodeIndex,
+    (from, until): (f64, f64),
+) -> Result<bool, RecordingError> {
+    let [from_ns, until_ns] = [from, until].map(|seconds| Some((seconds * 1e9) as i64));
+    let filter = Filter { from_ns, until_ns, ..Filter::default() };
+    let mut is_any = false;
+    recording.events(&filter, &mut |event| {
+        is_any = event.id.node == node;
+        if is_any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(is_any)
 }
 
 /// Share of the counted calls that the file stores.

@@ -102,7 +102,9 @@ pub enum QueryError {
     #[error("{0} of {1} bytes - query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
     /// The file is damaged.
-    #[error("{path} cannot be read: {reason} - copy it again, or see .recover of the sqlite3 shell")]
+    #[error(
+        "{path} cannot be read: {reason} - copy it again, or see .recover of the sqlite3 shell"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -36,11 +36,13 @@ impl StackCosts {
         cost.merge(&Cost { count: 1, sum_ns: ns, max_ns: ns });
     }
 
-    /// The same, with those of several processes as of the one that stands for them.
-    pub(crate) fn merged(self, same: impl Fn(ProcessIndex) -> ProcessIndex) -> Self {
+    /// The same, with those of several processes as of the one that stands for them; without processes that have no such one.
+    pub(crate) fn merged(self, same: impl Fn(ProcessIndex) -> Option<ProcessIndex>) -> Self {
         let mut merged = Self::default();
         for ((stack, process, op), cost) in self.0 {
-            merged.0.entry((stack, same(process), op)).or_default().merge(&cost);
+            if let Some(process) = same(process) {
+                merged.0.entry((stack, process, op)).or_default().merge(&cost);
+            }
         }
         merged
     }

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{Api, OpId, op_of_symbol};
@@ -25,7 +26,8 @@ use gpucause_investigations::recording::{
     RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
 };
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError, Writer,
+    Finished, NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError,
+    Writer,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -458,4 +460,38 @@ fn a_file_of_something_else_is_distinguished_from_one_of_a_newer_gpucause() {
     drop(newer);
     let refused = refusal();
     assert!(matches!(refused, RecordingError::TooNew { found: 2, known: 1, .. }), "{refused}");
+}
+
+/// A file of a finished run that a reader opened before; `until` says for how long, by what it reads there.
+fn finished_beside_reader(path: &Path, until: impl Fn(&rusqlite::Connection) -> bool) -> Finished {
+    let mut writer = Writer::create(path, &start()).unwrap();
+    writer.commit().unwrap();
+    let reader = rusqlite::Connection::open(path).unwrap();
+    // One that has read nothing is not noticed.
+    let sessions = "SELECT count(*) FROM sessions";
+    assert_eq!(reader.query_row(sessions, [], |row| row.get::<_, u32>(0)).unwrap(), 1);
+    let finishing = std::thread::spawn(move || writer.finish().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !until(&reader) && !finishing.is_finished() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    drop(reader);
+    finishing.join().unwrap()
+}
+
+#[test]
+fn a_file_that_is_read_while_it_is_finished_waits_for_its_reader_and_is_complete_with_its_wal() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = |name: &str| ["", "-wal"].map(|end| folder.path().join(format!("{name}{end}")));
+    let [brief, wal] = files("brief.db");
+    let has_ended = |reader: &rusqlite::Connection| {
+        let sql = "SELECT count(ended_ns) FROM sessions";
+        reader.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap() == 1
+    };
+    assert!(!finished_beside_reader(&brief, has_ended).needs_wal);
+    assert!(!wal.exists() && open(&brief).unwrap().sessions()[0].ended_ns.is_some());
+    let [long, _] = files("long.db");
+    assert!(finished_beside_reader(&long, |_| false).needs_wal);
+    assert!(open(&long).unwrap().sessions()[0].ended_ns.is_some());
 }

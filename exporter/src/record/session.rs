@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use gpucause_investigations::trace::{Finished, Writer};
+use gpucause_investigations::trace::{Finished, WriteError, Writer};
 use gpucause_probes::recorder::Recorder;
 
 use super::status_line::Recorded;
@@ -37,7 +37,7 @@ pub(super) struct Summary {
     unsymbolized: u64,
     /// Processes without Python frames, by reason.
     unreadable: Vec<(String, u64)>,
-    snapshots: u64,
+    pub(super) snapshots: u64,
     /// Processes that were asked for and made no call.
     pub(super) silent: Vec<u32>,
 }
@@ -54,7 +54,7 @@ impl std::fmt::Display for Summary {
             snapshots,
             silent: _,
         } = self;
-        let Finished { path, events, pruned_events } = finished;
+        let Finished { path, events, pruned_events, needs_wal } = finished;
         write!(f, "{}: {events} events and {snapshots} snapshots", path.display())?;
         if *lost > 0 {
             write!(f, "; {lost} events were lost: raise --calls-from or --off-cpu-from")?;
@@ -73,6 +73,9 @@ impl std::fmt::Display for Summary {
         }
         if *pruned_events > 0 {
             write!(f, "; {pruned_events} older events were deleted: raise --size-limit")?;
+        }
+        if *needs_wal {
+            write!(f, "; warning: {}", WriteError::InUse(path.clone()))?;
         }
         // The file is readable by root only.
         let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };

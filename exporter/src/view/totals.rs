@@ -1,5 +1,6 @@
 //! What processes did over all of a recording, and a timeline of it in a bounded number of points.
 
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -28,6 +29,9 @@ struct Span {
 /// PID, start on the boot-time clock, and the number in its run where an old recorder did not write the start.
 type Identity = (Tgid, Nanos, Option<(usize, ProcId)>);
 
+/// A process in one run of the recorder: the run's number, when it began and ended, and what the process did.
+type Run = (Identity, (usize, Nanos, Nanos), Activity);
+
 /// Sums up the snapshots of a recording, in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct Totals<'a> {
@@ -36,7 +40,7 @@ pub(super) struct Totals<'a> {
     at: Nanos,
     processes: HashMap<ProcId, Span>,
     /// Of earlier runs of the recorder, whose process numbers are others.
-    earlier: Vec<(Identity, Activity)>,
+    earlier: Vec<Run>,
     /// PIDs of the processes that are shown; all where `None`.
     shown: Option<BTreeSet<u32>>,
     periods: &'a [Period],
@@ -136,7 +140,7 @@ impl<'a> Totals<'a> {
             let started = last.started_boottime;
             let number = (started == Nanos(0)).then_some((session, last.id));
             let activity = Activity::between(first.as_ref(), &last, (begun, until));
-            ((last.tgid, started, number), activity)
+            ((last.tgid, started, number), (session, begun, until), activity)
         }));
         self.window.0 += self.at.less(begun).0;
     }
@@ -181,10 +185,22 @@ fn halve(timeline: &mut Vec<TimelinePoint>) {
     }
 }
 
-/// A process of several runs as one.
-fn one_each(runs: Vec<(Identity, Activity)>) -> impl Iterator<Item = Activity> {
+/// A process of several runs as one; of runs at the same time, the longest counts.
+fn one_each(mut runs: Vec<Run>) -> impl Iterator<Item = Activity> {
+    runs.sort_by_key(|(_, (_, from, until), _)| Reverse(until.less(*from)));
+    let mut counted: BTreeMap<Identity, Vec<(usize, Nanos, Nanos)>> = BTreeMap::new();
+    runs.retain(|(identity, run, _)| {
+        let known = counted.entry(*identity).or_default();
+        // A run has each image of the process.
+        let is_separate =
+            |own: &(usize, Nanos, Nanos)| own.0 == run.0 || own.2 <= run.1 || run.2 <= own.1;
+        let counts = known.iter().all(is_separate);
+        known.extend(counts.then_some(*run));
+        counts
+    });
+    runs.sort_by_key(|(_, run, _)| *run);
     let mut all: BTreeMap<Identity, Activity> = BTreeMap::new();
-    for (identity, run) in runs {
+    for (identity, _, run) in runs {
         match all.entry(identity) {
             Entry::Vacant(new) => drop(new.insert(run)),
             Entry::Occupied(mut known) => {
@@ -352,6 +368,13 @@ mod tests {
         assert_eq!(rows, [(1, 57, 3.0)]);
         let launches: Vec<_> = timeline.iter().map(|own| own.launches).collect();
         assert_eq!(launches, [50, 7]);
+        let mut totals = Totals::default();
+        totals.add(0, 10.0, &of(10, &[(1, 0)]));
+        totals.add(0, 14.0, &of(14, &[(1, 40)]));
+        totals.add(1, 9.0, &of(9, &[(1, 0)]));
+        totals.add(1, 14.0, &of(14, &[(1, 50)]));
+        let (processes, _) = totals.finish(&[]);
+        assert_eq!(processes.processes[0].launches, 50, "of runs at the same time, the longer one");
     }
 
     #[test]

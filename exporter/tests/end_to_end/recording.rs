@@ -145,7 +145,7 @@ fn a_recording_of_a_process_without_cuda_leaves_nothing_to_explain() {
     let output = command.arg(&db).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("no process of --pid has made a CUDA call"), "{said}");
+    assert!(said.contains("no process of --pid has made a CUDA call in 0.1 s"), "{said}");
     assert!(!said.contains("next: ") && !db.exists(), "{said}");
 }
 

@@ -56,7 +56,8 @@ impl Report {
         let spans = seen.spans_of_nodes(recording);
         processes.end_runs(recording, &seen.spans);
         let ends = processes.ends();
-        let stacks = std::mem::take(&mut seen.stacks).merged(|own| processes.same(own)).ranked();
+        let stacks = std::mem::take(&mut seen.stacks);
+        let stacks = stacks.merged(|own| processes.counted_as(own)).ranked();
         let rows = Rows { recording, processes, calls, waits, seen, stacks };
         let mut nodes = Vec::new();
         for (index, node) in (0u16..).map(NodeIndex).zip(recording.nodes()) {

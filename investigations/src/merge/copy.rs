@@ -84,7 +84,7 @@ impl Copying {
             self.store.chain(node, None, &chain)?;
         }
         let path = self.store.finish()?;
-        Ok(Finished { path, events: self.events, pruned_events: 0 })
+        Ok(Finished { path, events: self.events, pruned_events: 0, needs_wal: false })
     }
 
     /// Copies a recording except some nodes. `step` is called with the number of events copied and in all.

@@ -31,9 +31,9 @@ pub(crate) struct SessionRef(pub(super) i64);
 
 /// How long to wait for programs that read the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// For how long the end of a file waits for those who read it, and between two tries.
-const RELEASED_WITHIN: Duration = Duration::from_secs(3);
-const RELEASED_EVERY: Duration = Duration::from_millis(20);
+/// How long a finished file waits for programs that read it, and between two attempts.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+const CLOSED_EVERY: Duration = Duration::from_millis(50);
 /// Finished files up to this size in bytes get smaller pages.
 const SMALL_FILE: u64 = 1 << 20;
 /// Their page size in bytes.
@@ -398,7 +398,11 @@ impl Store {
             return Ok(());
         }
         let shrink = format!("PRAGMA page_size = {SMALL_PAGE}; VACUUM");
-        self.connection.execute_batch(&shrink).map_err(|source| self.error(source))
+        match self.connection.execute_batch(&shrink) {
+            // A file that is read stays larger.
+            Err(source) if !is_busy(&source) => Err(self.error(source)),
+            _ => Ok(()),
+        }
     }
 
     /// Turns the database and its WAL into one file.
@@ -409,26 +413,33 @@ impl Store {
         // Each step frees one page.
         rows(connection, "PRAGMA incremental_vacuum", [], |_| Ok(()))
             .map_err(|source| self.error(source))?;
-        let until = Instant::now() + RELEASED_WITHIN;
-        loop {
-            let mode: Result<String, _> =
-                connection
-                    .pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
-            match mode {
-                Ok(mode) if mode == "delete" => {
-                    return self.shrink().map(|()| self.path.clone());
-                }
-                Err(source)
-                    if source.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) =>
-                {
-                    return Err(self.error(source));
-                }
-                // SQLite does not wait for readers here.
-                _ if Instant::now() < until => std::thread::sleep(RELEASED_EVERY),
-                _ => return Err(WriteError::InUse(self.path.clone())),
+        // SQLite does not wait for readers here.
+        let deadline = Instant::now() + CLOSED_WITHIN;
+        while !self.leave_wal()? {
+            if Instant::now() >= deadline {
+                return Err(WriteError::InUse(self.path.clone()));
             }
+            std::thread::sleep(CLOSED_EVERY);
+        }
+        self.shrink()?;
+        Ok(self.path)
+    }
+
+    /// Merges the WAL into the database; false while another program has it open.
+    fn leave_wal(&self) -> Result<bool, WriteError> {
+        let mode: rusqlite::Result<String> =
+            self.connection
+                .pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
+        match mode {
+            Ok(mode) => Ok(mode == "delete"),
+            Err(source) if is_busy(&source) => Ok(false),
+            Err(source) => Err(self.error(source)),
         }
     }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// The text of a stack's frames and its hash.

@@ -22,8 +22,8 @@ pub enum WriteError {
     NoSpace(PathBuf),
     /// A reader keeps the file open, so that the WAL cannot be merged into it.
     #[error(
-        "{0} is complete, but another program has it open - keep {0}-wal beside it until a program with write access has \
-         opened and closed it"
+        "{0} is complete, but another program has it open - keep {0}-wal beside it; `gpucause merge {0} -o COPY` makes one \
+         file of both"
     )]
     InUse(PathBuf),
     /// The ids for nodes or events are used up.

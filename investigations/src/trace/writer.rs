@@ -52,6 +52,8 @@ pub struct Finished {
     pub events: u64,
     /// Events deleted to stay within the size limit.
     pub pruned_events: u64,
+    /// Whether it needs the WAL beside it, as another program kept it open.
+    pub needs_wal: bool,
 }
 
 /// Writes a trace file.
@@ -221,18 +223,21 @@ impl Writer {
         self.store.commit()
     }
 
-    /// Ends the session and turns the database and its WAL into one file.
+    /// Ends the session and turns the database and its WAL into one file, unless another program keeps it open.
     ///
     /// # Errors
-    /// When the file cannot be written, or another program keeps it open; the data stays readable.
+    /// When the file cannot be written; the data stays readable.
     pub fn finish(mut self) -> Result<Finished, WriteError> {
         self.commit()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         self.store.session_numbers(self.session, Some(now), self.lost_events)?;
         let (oldest, next) = self.sequences;
-        let path = self.store.finish()?;
-        Ok(Finished { path, events: next - oldest, pruned_events: oldest - 1 })
+        let (path, needs_wal) = match self.store.finish() {
+            Err(WriteError::InUse(path)) => (path, true),
+            finished => (finished?, false),
+        };
+        Ok(Finished { path, events: next - oldest, pruned_events: oldest - 1, needs_wal })
     }
 
     /// Deletes the oldest events, then snapshots, until the file is within its limit.

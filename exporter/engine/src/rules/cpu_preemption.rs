@@ -147,7 +147,9 @@ const SLOW_WAKEUP: &str =
 fn oversubscribed(comm: &str, job: Option<&str>) -> String {
     let rest = match job {
         Some(job) => {
-            format!(" {job} feeds a GPU, or works for what does: another priority only moves the loss.")
+            format!(
+                " {job} feeds a GPU, or works for what does: another priority only moves the loss."
+            )
         }
         None => String::new(),
     };

@@ -253,7 +253,10 @@ fn a_job_is_never_raised_above_another_that_feeds_a_gpu() {
     let mut beside = among_many(true);
     beside.set_places([(100, unpinned())]);
     let fix = &beside.only(Cause::CpuPreemption).fix;
-    assert!(fix.contains("serve feeds a GPU, or works for what does: another priority only moves"), "{fix}");
+    assert!(
+        fix.contains("serve feeds a GPU, or works for what does: another priority only moves"),
+        "{fix}"
+    );
     assert!(!fix.contains("-10"), "{fix}");
     beside.set_places([(100, place("", "", "1"))]);
     let fix = &beside.only(Cause::CpuPreemption).fix;

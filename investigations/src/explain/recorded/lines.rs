@@ -175,7 +175,7 @@ impl Seen {
     /// Number of calls that are events of the file.
     pub(super) fn calls(&self, processes: &Processes, of: &CallStatistics) -> u64 {
         let is_own = |(process, op, cold): &(ProcessIndex, Arc<str>, bool)| {
-            processes.same(*process) == of.process
+            processes.counted_as(*process) == Some(of.process)
                 && *op == of.op
                 && of.cold.is_none_or(|own| own == *cold)
         };
@@ -253,7 +253,7 @@ pub(super) fn threads(
 ) -> Vec<ThreadLine> {
     let mut all: HashMap<(ProcessIndex, u32), ThreadLine> = HashMap::new();
     for (&(process, tid), thread) in threads {
-        let same = processes.same(process);
+        let Some(same) = processes.counted_as(process) else { continue };
         if thread.calls() < 2 || !is_shown(same) {
             continue;
         }

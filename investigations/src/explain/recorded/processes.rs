@@ -1,5 +1,6 @@
 //! The processes of a recording, which several runs may have recorded, and for how long each was.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};
 use std::ops::ControlFlow;
@@ -9,7 +10,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use super::lines::{node_of, unix_seconds};
 use crate::recording::{
-    CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError,
+    CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
     WaitStatistics,
 };
 use crate::trace::{calls_of, waits_of};
@@ -37,12 +38,21 @@ struct Image {
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     images: BTreeMap<ProcessIndex, Image>,
-    /// Of a process with several images, all of them; the last stands for it.
+    /// Of a process with several images, those that count; the last stands for it.
     several: BTreeMap<ProcessIndex, Vec<ProcessIndex>>,
-    /// The one that stands for each of those.
+    /// The one that stands for each image of those processes.
     same: BTreeMap<ProcessIndex, ProcessIndex>,
+    /// Images of runs that do not count, as another run observed the process at the same time.
+    repeated: BTreeSet<ProcessIndex>,
     /// When each run of a recorder began and ended.
     sessions: Vec<Span>,
+}
+
+impl Image {
+    /// What the image is in all files of one recorder.
+    const fn key(&self) -> (ProcId, Nanos) {
+        (self.id, self.first_seen)
+    }
 }
 
 fn nanos(seconds: f64) -> i64 {
@@ -68,11 +78,48 @@ impl Processes {
         }
         for mut group in groups.into_values().filter(|group| group.len() > 1) {
             group.sort_by_key(|index| (processes.images.get(index).map(|own| own.session), *index));
-            let Some(&last) = group.last() else { continue };
-            processes.same.extend(group.iter().map(|index| (*index, last)));
-            processes.several.insert(last, group);
+            let runs = processes.separate_runs(recording, &group);
+            let (counted, repeated): (Vec<_>, Vec<_>) = group.into_iter().partition(|index| {
+                processes.images.get(index).is_some_and(|own| runs.contains(&own.session))
+            });
+            let Some(&last) = counted.last() else { continue };
+            processes.same.extend(counted.iter().chain(&repeated).map(|index| (*index, last)));
+            processes.repeated.extend(repeated);
+            processes.several.insert(last, counted);
         }
         Ok(processes)
+    }
+
+    /// Of the runs that have these images of a process, those that count: no two of different recorders at the same time, but first
+    /// the one that records events of the process, then the longer one.
+    fn separate_runs(&self, recording: &dyn Recording, images: &[ProcessIndex]) -> Vec<usize> {
+        let rank = |image: &&Image| {
+            let pids = recording.sessions().get(image.session).map(Session::pids);
+            let pids = pids.unwrap_or_default();
+            let has_events = pids.is_empty() || pids.contains(&image.identity.1.0);
+            let (from, until) = self.span(image);
+            (Reverse((has_events, until.saturating_sub(from))), image.session)
+        };
+        let mut ranked: Vec<_> = images.iter().filter_map(|own| self.images.get(own)).collect();
+        ranked.sort_by_key(rank);
+        let mut kept: Vec<&Image> = Vec::new();
+        for image in ranked {
+            let (from, until) = self.span(image);
+            let is_separate = |own: &&Image| {
+                let (begin, end) = self.span(own);
+                let is_of_same_recorder = own.session == image.session || own.key() == image.key();
+                is_of_same_recorder || end <= from || until <= begin
+            };
+            if kept.iter().all(is_separate) {
+                kept.push(image);
+            }
+        }
+        kept.into_iter().map(|image| image.session).collect()
+    }
+
+    /// When the run that has this image began and ended.
+    fn span(&self, image: &Image) -> Span {
+        self.sessions.get(image.session).copied().unwrap_or_default()
     }
 
     /// A recorder that was killed and wrote no accounts ends with the last event of its node before the next run there. `events` is
@@ -129,9 +176,10 @@ impl Processes {
         }
     }
 
-    /// The one that stands for the process.
-    pub(super) fn same(&self, process: ProcessIndex) -> ProcessIndex {
-        self.same.get(&process).copied().unwrap_or(process)
+    /// The one that stands for the process; `None` for an image that does not count.
+    pub(super) fn counted_as(&self, process: ProcessIndex) -> Option<ProcessIndex> {
+        let counts = !self.repeated.contains(&process);
+        counts.then(|| self.same.get(&process).copied().unwrap_or(process))
     }
 
     /// The images of a process whose accounts add up: of those that one exporter wrote to several files, the last has all.
@@ -141,7 +189,7 @@ impl Processes {
         let mut images: BTreeMap<(ProcId, Nanos), (ProcessIndex, &Image)> = BTreeMap::new();
         for index in all {
             if let Some(image) = self.images.get(index) {
-                images.insert((image.id, image.first_seen), (*index, image));
+                images.insert(image.key(), (*index, image));
             }
         }
         images.into_values().collect()
@@ -149,7 +197,7 @@ impl Processes {
 
     /// The processes that have accounts, by PID, with the time of their dispatcher threads.
     pub(super) fn dispatcher_time(&self) -> Vec<(ProcessIndex, TimeAccount)> {
-        let own = self.images.keys().filter(|own| self.same(**own) == **own);
+        let own = self.images.keys().filter(|own| self.counted_as(**own) == Some(**own));
         own.map(|process| {
             let mut time = TimeAccount::default();
             self.images(*process).iter().for_each(|(_, image)| time.merge(&image.time));
@@ -220,7 +268,6 @@ impl Processes {
                 events,
             );
         }
-        // Accounts of two recorders add up, and so does their time.
         or_events(runs.values().map(|span| length(*span)).sum(), events)
     }
 
