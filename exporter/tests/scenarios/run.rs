@@ -1,7 +1,7 @@
 //! One scenario from start to end: the trainer, the probes, the engine, and its chains after each evaluation.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpucause::chains::EVALUATE_EVERY;
@@ -18,6 +18,10 @@ use crate::trainer::{Trainer, libraries};
 
 /// Time limit of the search for the libraries.
 const FIND_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Loaded once; each run asks for its own processes only.
+static PROBES: LazyLock<Probes> =
+    LazyLock::new(|| Probes::start(Options::default()).expect("needs root and a kernel with BTF"));
 
 /// A scenario and how it is evaluated.
 #[derive(Debug, Clone)]
@@ -107,10 +111,10 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         arguments.push("--beside-noise".into());
     }
     let mut trainer = Trainer::start(&libraries, &arguments);
-    let probes = Probes::start(Options::default()).expect("needs root and a kernel with BTF");
-    until_attached(&probes, &libraries.join("libcudart.so.12"));
+    let probes = &*PROBES;
+    until_attached(probes, &libraries.join("libcudart.so.12"));
     if plan.name == "nccl-straggler" {
-        until_attached(&probes, &libraries.join("libnccl.so.2"));
+        until_attached(probes, &libraries.join("libnccl.so.2"));
     }
     let mut engine = Engine::new(plan.settings.clone());
     let mut throttling = Throttling::at("/proc");

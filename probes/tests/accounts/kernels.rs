@@ -16,7 +16,7 @@ use crate::workload::{StandIns, Workload};
 fn attached(stand_ins: &StandIns) -> Result<(Observed, Workload)> {
     let keeper =
         stand_ins.start("--wait calls --calls 1 --mix cudaLaunchKernel=1,cuLaunchKernel=1")?;
-    let observed = Observed::start(Options::default())?;
+    let observed = Observed::start_own(Options::default())?;
     observed.wait_for(stand_ins, "libcudart.so.12")?;
     observed.wait_for(stand_ins, "libcuda.so.1")?;
     Ok((observed, keeper))
@@ -160,7 +160,7 @@ fn launches_of_a_chosen_kernel_are_timed_from_then_on() -> Result<()> {
 
 #[test]
 fn a_kernel_that_nobody_launched_cannot_be_timed() -> Result<()> {
-    let observed = Observed::start(Options::default())?;
+    let observed = Observed::start_own(Options::default())?;
     assert!(!observed.time_kernel(ProcId(u32::MAX), 1)?);
     assert_eq!(observed.usage("kernel_hists")?.entries, 0);
     Ok(())

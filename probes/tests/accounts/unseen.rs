@@ -44,7 +44,7 @@ struct Tracked {
 impl Tracked {
     fn start() -> Result<Self> {
         let stand_ins = StandIns::lay_out()?;
-        let observed = Observed::start(Options::default())?;
+        let observed = Observed::start_own(Options::default())?;
         let mut workload =
             started(&observed, &stand_ins, "calls --op cudaLaunchKernel --calls 10")?;
         workload.result()?;

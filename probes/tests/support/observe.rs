@@ -16,7 +16,7 @@ use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
 
-use crate::guest::{forced_mode, is_emulated};
+use crate::guest::forced_mode;
 use crate::workload::{StandIns, deadline};
 
 /// Locked by each test, in any checkout: what one loads onto the CPUs would disturb what another measures. Those that `.ci/test` runs
@@ -36,7 +36,8 @@ pub(crate) struct Observed {
     _alone: File,
 }
 
-/// Where a load takes a minute, tests of a process without options share one. It goes with the process.
+/// Tests of a process without options share one: a load takes half a second, and a minute where a CPU is emulated. It goes with the
+/// process.
 static SHARED: Mutex<Option<Arc<Probes>>> = Mutex::new(None);
 
 /// Detaches what is shared: left to the kernel, each of its links would wait for a grace period of its own.
@@ -44,20 +45,21 @@ extern "C" fn end_shared() {
     drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
+fn load(options: Options) -> Result<Probes> {
+    let options = Options { mode: options.mode.or_else(forced_mode), ..options };
+    Probes::start(options).context("these tests need root and a kernel with BTF")
+}
+
 impl Observed {
     pub(crate) fn start(options: Options) -> Result<Self> {
         let alone = alone()?;
-        let is_shared =
-            is_emulated() && format!("{options:?}") == format!("{:?}", Options::default());
+        let is_shared = format!("{options:?}") == format!("{:?}", Options::default());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(probes) = shared.as_ref().filter(|_| is_shared) {
             return Ok(Self { probes: Arc::clone(probes), _alone: alone });
         }
         *shared = None;
-        let options = Options { mode: options.mode.or_else(forced_mode), ..options };
-        let probes =
-            Probes::start(options).context("these tests need root and a kernel with BTF")?;
-        let probes = Arc::new(probes);
+        let probes = Arc::new(load(options)?);
         if is_shared {
             *shared = Some(Arc::clone(&probes));
             #[expect(unsafe_code, reason = "nothing of std runs at the end of a process")]
@@ -68,6 +70,13 @@ impl Observed {
         }
         drop(shared);
         Ok(Self { probes, _alone: alone })
+    }
+
+    /// Probes that no other test has: maps are empty, and what is set stays in the test.
+    pub(crate) fn start_own(options: Options) -> Result<Self> {
+        let alone = alone()?;
+        end_shared();
+        Ok(Self { probes: Arc::new(load(options)?), _alone: alone })
     }
 
     pub(crate) fn status(&self) -> Status {
