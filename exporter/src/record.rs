@@ -70,6 +70,7 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     writeln!(io::stderr(), "{db}: attaching probes").context("cannot print the state")?;
     let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
     let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
+    daemon.log_only(&args.pids);
     let recorder = daemon.recorder()?;
     ensure!(
         runtime.block_on(attached(&daemon, &mut stop)),
