@@ -196,6 +196,23 @@ fn those_that_took_next_to_nothing_have_a_time_as_well() {
 }
 
 #[test]
+fn tasks_that_the_probes_could_not_name_are_among_the_others() {
+    let mut chain = chain(Cause::CpuPreemption, 42, 15.0, (NOON, NOON + 60.0));
+    let loss = |pid, comm: &str, seconds| Loss { pid, comm: comm.into(), seconds };
+    chain.losses = vec![loss(Some(9), "fluent-bit", 10.0), loss(None, "other", 4.0)];
+    let shown = |chain: &Chain| {
+        let state = observed(Period::attached(NOON - 3600.0));
+        render(&Incident::of("node1".into(), vec![chain.clone()], state), false)
+    };
+    let report = shown(&chain);
+    let losses = "    lost to: fluent-bit (PID 9) 10.00 s, others 4.00 s, not known 1.00 s\n";
+    assert!(report.contains(losses), "{report}");
+    chain.losses.extend([loss(None, "bash", 0.04), loss(None, "mkdir", 0.06)]);
+    let report = shown(&chain);
+    assert!(report.contains("9) 10.00 s, others 4.10 s, not known 0.90 s\n"), "{report}");
+}
+
+#[test]
 fn what_a_program_does_itself_has_the_program_as_its_culprit() {
     let shown = |cause| {
         let mut chain = chain(cause, 42, 8.0, (NOON, NOON + 60.0));
