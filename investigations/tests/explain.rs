@@ -398,7 +398,7 @@ fn time_and_severity_are_those_of_the_asked_period() {
         "runqueue_wait -> launch_tail  [medium, critical at 11:58:30]  trainer (pid 42",
         "    It waited. Last seen at 12:00:00; first seen at 11:58:20.\n",
         "    explains 93 % of the slow launches; took 14.0 s in all, 14.0 s of it lost\n",
-        "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical\n",
+        "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical for the last time\n",
         "  12:00:00  runqueue_wait -> launch_tail of trainer (42) seen last, medium\n",
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");
