@@ -395,7 +395,7 @@ fn time_and_severity_are_those_of_the_asked_period() {
     let (severity, report) = shown(&all);
     assert_eq!(severity, Some(Severity::Critical));
     for part in [
-        "runqueue_wait -> launch_tail  [medium, critical at 11:58:30]  trainer (pid 42",
+        "runqueue_wait -> launch_tail  [critical at 11:58:30, last medium]  trainer (pid 42",
         "    It waited. Last seen at 12:00:00; first seen at 11:58:20.\n",
         "    explains 93 % of the slow launches; took 14.0 s in all, 14.0 s of it lost\n",
         "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical for the last time\n",
@@ -405,12 +405,16 @@ fn time_and_severity_are_those_of_the_asked_period() {
     }
     let (severity, report) = shown(&ChainFilter { from: Some(NOON - 45.0), ..all.clone() });
     assert_eq!(severity, Some(Severity::Medium), "the spike is over");
+    assert!(report.contains("  [medium, critical at 11:58:30]  trainer (pid 42"), "{report}");
     let taken = "; took 4.5 s in this period, 4.5 s of it lost; 14.0 s since 11:58:20\n";
     assert!(report.contains(taken) && report.contains("      4.5 s medium  "), "{report}");
     let (_, report) = shown(&ChainFilter { until: Some(NOON - 95.0), ..all.clone() });
     let then =
         "    explains 93 % of the slow launches at 12:00:00, outside this period; took 2.5 s in";
     assert!(report.contains(then), "{report}");
+    let page = html::of(&report_of(&asked(vec![spike()], &all)));
+    let badge = "badge critical\">critical</span> (at 2023-11-15 11:58:30 UTC, last medium) <";
+    assert!(page.contains(badge), "{page}");
     let least = ChainFilter { severity: Some(Severity::High), from: Some(NOON - 45.0), ..all };
     let incident = asked(vec![spike()], &least);
     assert_eq!((incident.root_cause, incident.left_out), (None, 1));

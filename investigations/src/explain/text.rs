@@ -144,7 +144,8 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
         let time = utc(at, true);
         time.strip_prefix(day).map_or(&*time, str::trim_start).to_owned()
     };
-    let (severities, (share, taken)) = (chain.severities(time), amounts(chain, period, time));
+    let (severities, (share, taken)) =
+        (chain.severities(period, time), amounts(chain, period, time));
     let sentence = match chain.sentence.strip_suffix(&*chain.when()) {
         Some(sentence) => format!("{sentence}{}", chain.when_by(time)),
         None => chain.sentence.clone(),
