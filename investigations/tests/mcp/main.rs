@@ -82,7 +82,8 @@ pub(crate) fn assert_all_is_reported(reported: &Value) {
     assert_eq!(reported["answers"].as_object().unwrap().len(), TOOLS.len());
     assert_eq!(reported["prompts"], json!(["investigate"]));
     assert!(reported["prompt"].as_str().unwrap().contains("p99 is up"));
-    assert!(reported["unknown_tool"]["refused"].is_string(), "{}", reported["unknown_tool"]);
+    let refused = reported["unknown_tool"]["refused"].as_str().unwrap();
+    assert!(refused.contains("unknown tool \"rm_rf\""), "{refused}");
     assert!(reported["unknown_field"]["refused"].as_str().unwrap().contains("unknown field"));
 
     let chain = &answer(reported, "get_causal_chains")["chains"][0];
@@ -217,6 +218,18 @@ fn the_earlier_name_of_a_tool_is_answered_and_not_listed() {
     let names: Vec<_> = names.collect();
     assert!(names.iter().any(|name| *name == "get_data_quality"), "{names:?}");
     assert!(names.iter().all(|name| *name != "get_test_report"), "{names:?}");
+}
+
+#[test]
+fn what_is_off_is_not_listed() {
+    let listed = |allow_demo| {
+        let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
+        let reported = run(answers(of_memory(allow_demo), &[list], 1));
+        let tools = reported[0]["result"]["tools"].as_array().unwrap().iter();
+        let names: Vec<_> = tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
+        ["run_demo", "get_cost"].map(|name| names.iter().any(|own| own == name))
+    };
+    assert_eq!((listed(false), listed(true)), ([false, false], [true, false]));
 }
 
 #[test]
