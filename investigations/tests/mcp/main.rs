@@ -184,6 +184,9 @@ fn what_is_no_message_or_too_large_gets_an_error_and_the_next_call_its_answer() 
     }
     let codes: Vec<_> = reported.iter().map(|own| own["error"]["code"].as_i64().unwrap()).collect();
     assert_eq!(codes.iter().filter(|code| **code == -32700).count(), 2, "{codes:?}");
+    for answer in reported.iter().filter(|own| own["error"]["code"] == -32700) {
+        assert!(answer.get("id").is_none(), "the schema of MCP has no null: {answer}");
+    }
     let last = [lines[0].clone(), call(9, "get_causal_chains", &json!({}))];
     let reported = run(answers(of_memory(true), &last, 2));
     assert_eq!(reported[1]["result"]["isError"], false, "{reported:?}");
