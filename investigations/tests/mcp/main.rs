@@ -236,6 +236,22 @@ fn what_is_off_is_not_listed() {
 }
 
 #[test]
+fn a_process_that_is_not_in_the_file_is_said_not_to_be_there() {
+    let tools = ["get_trace_stats", "get_stacks", "graph_lifecycle", "graph_frequency"];
+    let note = |pid: u32| {
+        let lines = (0u32..).zip(tools).map(|(id, tool)| call(id, tool, &json!({"pid": pid})));
+        let lines: Vec<_> = lines.collect();
+        let reported = run(answers(of_memory(false), &lines, lines.len()));
+        let text = |own: &Value| own["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        reported
+            .iter()
+            .map(|own| text(own).contains("no process with this PID is in the file"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((note(99_999), note(7)), (vec![true; 4], vec![false; 4]));
+}
+
+#[test]
 fn an_answer_is_short_unless_details_are_asked_for() {
     let lines = [
         call(1, "get_causal_chains", &json!({})),
