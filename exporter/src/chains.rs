@@ -5,7 +5,7 @@ mod idle_cpus;
 mod locator;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
@@ -80,19 +80,36 @@ pub(crate) struct Chains {
     locator: Option<Mutex<Locator>>,
     /// PIDs of the processes of the last evaluation; `None` before the first.
     evaluated: Mutex<Option<Vec<u32>>>,
+    /// PIDs of the processes whose chains are logged; all where there is none.
+    logged: OnceLock<Vec<u32>>,
 }
 
 impl Chains {
     /// Of accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
-        let engine = Mutex::new(Engine::new(settings));
-        Self { engine, locator: None, evaluated: Mutex::default() }
+        Self::of(Engine::new(settings))
     }
 
     /// Of this host.
     pub(crate) fn of_this_host(settings: Settings) -> Self {
-        let engine = Mutex::new(Engine::new(settings).on_host(&node_name()));
-        Self { engine, locator: Some(Mutex::default()), evaluated: Mutex::default() }
+        let engine = Engine::new(settings).on_host(&node_name());
+        Self { locator: Some(Mutex::default()), ..Self::of(engine) }
+    }
+
+    fn of(engine: Engine) -> Self {
+        let (engine, evaluated, logged) = (Mutex::new(engine), Mutex::default(), OnceLock::new());
+        Self { engine, locator: None, evaluated, logged }
+    }
+
+    /// Logs only chains of these processes, and those that they cause; the first call counts.
+    pub(crate) fn log_only(&self, pids: &[u32]) {
+        self.logged.get_or_init(|| pids.to_vec());
+    }
+
+    fn is_logged(&self, chain: &Chain) -> bool {
+        let pids = self.logged.get().map_or(&[][..], Vec::as_slice);
+        let culprit = chain.culprit.as_ref().map(|own| own.pid);
+        pids.is_empty() || pids.iter().any(|pid| *pid == chain.victim.pid || Some(*pid) == culprit)
     }
 
     /// Sets the address of the exporter in commands.
@@ -114,7 +131,8 @@ impl Chains {
         self.locate();
         // Without the engine's lock: a log that nobody reads must not hold up scrapes.
         let chains = self.chains();
-        for chain in chains.iter().filter(|chain| !known.contains(&chain.id)) {
+        let is_new = |chain: &&Chain| !known.contains(&chain.id);
+        for chain in chains.iter().filter(is_new).filter(|chain| self.is_logged(chain)) {
             log(chain);
         }
         chains
@@ -233,6 +251,25 @@ mod tests {
             Arc::new(Snapshot { processes: processes.to_vec(), ..Snapshot::default() });
         rank_by_launcher(&mut snapshot, &details);
         snapshot.processes.iter().map(|process| process.rank).collect()
+    }
+
+    #[test]
+    fn chains_of_the_recorded_processes_are_logged_and_those_that_they_cause() {
+        let chain = |victim: u32, culprit: u32| -> Chain {
+            let chain = serde_json::json!({"id": "1", "cause": "lock_wait", "effect": "hang",
+                "severity": "low", "victim": {"pid": victim, "tid": 1, "comm": ""},
+                "culprit": {"pid": culprit, "comm": ""}, "explained": 1.0, "lost_seconds": 1.0,
+                "evidence": {}, "path": [], "sentence": "", "fix": "",
+                "first_seen": 1.0, "last_seen": 2.0});
+            serde_json::from_value(chain).unwrap()
+        };
+        let logged = |pids: &[u32]| {
+            let chains = Chains::new(Settings::default());
+            chains.log_only(pids);
+            [(7, 9), (8, 7), (8, 9)].map(|(victim, by)| chains.is_logged(&chain(victim, by)))
+        };
+        assert_eq!(logged(&[7]), [true, true, false]);
+        assert_eq!(logged(&[]), [true; 3]);
     }
 
     #[test]

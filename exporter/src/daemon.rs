@@ -260,6 +260,11 @@ impl Daemon {
         Ok(Some((observation, input)))
     }
 
+    /// Logs only chains of these processes, and those that they cause; of none, all. The first call counts.
+    pub fn log_only(&self, pids: &[u32]) {
+        self.chains.log_only(pids);
+    }
+
     /// Ends all chains: no process is observed any more. Blocks when they are logged.
     pub fn end_chains(&self) {
         let chains = self.chains.end();

@@ -7,9 +7,13 @@ mod message;
 use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::format::JsonFields;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::cli::progress::Aside;
 
@@ -97,18 +101,44 @@ pub fn init(args: LogArgs) {
         .with_writer(|| Aside(std::io::stderr()));
     let logfmt = |timed| logfmt::Logfmt { timed };
     let json = fmt::format().json().flatten_event(true);
-    // An error means that a log is set up already, and one is enough.
-    let _ = match (args.format, journal::is_stderr()) {
-        (Format::Logfmt, false) => builder.event_format(logfmt(true)).try_init(),
+    let level = args.level;
+    match (args.format, journal::is_stderr()) {
+        (Format::Logfmt, false) => start(builder.event_format(logfmt(true)).finish(), level),
         (Format::Logfmt, true) => {
-            builder.event_format(journal::Prioritised(logfmt(false))).try_init()
+            start(builder.event_format(journal::Prioritised(logfmt(false))).finish(), level);
         }
         (Format::Json, false) => {
-            builder.fmt_fields(JsonFields::new()).event_format(json).try_init()
+            start(builder.fmt_fields(JsonFields::new()).event_format(json).finish(), level);
         }
-        (Format::Json, true) => builder
-            .fmt_fields(JsonFields::new())
-            .event_format(journal::Prioritised(json.without_time()))
-            .try_init(),
-    };
+        (Format::Json, true) => {
+            let format = journal::Prioritised(json.without_time());
+            start(builder.fmt_fields(JsonFields::new()).event_format(format).finish(), level);
+        }
+    }
+}
+
+fn start(log: impl Subscriber + Send + Sync + for<'a> LookupSpan<'a>, level: Level) {
+    // An error means that a log is set up already, and one is enough.
+    let _ = tracing::subscriber::set_global_default(log.with(quiet(level)));
+}
+
+/// Leaves out what the MCP library does, each message in its own form, where only what gpucause does is asked for.
+fn quiet(level: Level) -> Targets {
+    let all = LevelFilter::from(level);
+    let library = if level == Level::Info { LevelFilter::WARN } else { all };
+    Targets::new().with_default(all).with_target("rmcp", library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level as Of;
+
+    #[test]
+    fn what_the_mcp_library_does_is_logged_when_every_detail_is_asked_for() {
+        let logs = |level, of| quiet(level).would_enable("rmcp::service", &of);
+        assert_eq!([Of::WARN, Of::INFO].map(|of| logs(Level::Info, of)), [true, false]);
+        assert!(logs(Level::Debug, Of::INFO) && !logs(Level::Error, Of::WARN));
+        assert!(quiet(Level::Info).would_enable("gpucause::cli", &Of::INFO));
+    }
 }

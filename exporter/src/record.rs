@@ -13,7 +13,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use gpucause_investigations::trace::{CLOCK_ERROR, PIDS, Start, Writer, check};
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
@@ -70,6 +70,7 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     writeln!(io::stderr(), "{db}: attaching probes").context("cannot print the state")?;
     let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
     let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
+    daemon.log_only(&args.pids);
     let recorder = daemon.recorder()?;
     ensure!(
         runtime.block_on(attached(&daemon, &mut stop)),
@@ -99,15 +100,28 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         // The file would read as if nothing was wrong.
         fs::remove_file(&args.db).with_context(|| format!("cannot remove {db}"))?;
     }
-    ensure!(
-        summary.snapshots > 0,
-        "nothing was recorded: interrupted before anything was observed"
-    );
-    ensure!(
-        !is_silent,
-        "nothing was recorded: no process of --pid has made a CUDA call in {seconds:.1} s - `gpucause top` lists those that do"
-    );
+    let was_interrupted = args.duration.is_none_or(|duration| seconds < duration.as_secs_f64());
+    let at_once = was_interrupted && seconds < EVALUATE_EVERY.as_secs_f64();
+    if let Some(why) = nothing_recorded(summary.snapshots, is_silent, (seconds, at_once)) {
+        bail!("nothing was recorded: {why}");
+    }
     writeln!(io::stderr(), "{summary}").context("cannot print the summary")
+}
+
+/// Why nothing was recorded in this time, if nothing was. It may have been interrupted at once.
+fn nothing_recorded(
+    snapshots: u64,
+    is_silent: bool,
+    (seconds, at_once): (f64, bool),
+) -> Option<String> {
+    match (snapshots, is_silent) {
+        (0, _) if at_once => Some("interrupted before anything was observed".into()),
+        (_, true) => Some(format!(
+            "no process of --pid has made a CUDA call in {seconds:.1} s - `gpucause top` lists those that do"
+        )),
+        (0, false) => Some(format!("no process has made a CUDA call in {seconds:.1} s")),
+        _ => None,
+    }
 }
 
 /// Waits until the libraries in use have probes, so that no time without is recorded; false when interrupted.
@@ -204,5 +218,25 @@ async fn follow(
         if end.is_some_and(|end| now >= end) {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_of_nothing_was_interrupted_only_where_it_ended_early() {
+        let why = nothing_recorded;
+        for is_silent in [false, true] {
+            assert!(why(0, is_silent, (0.4, true)).unwrap().starts_with("interrupted"));
+        }
+        for (snapshots, at_once) in [(0, false), (3, false), (3, true)] {
+            let text = why(snapshots, true, (0.1, at_once)).unwrap();
+            assert!(text.contains("no process of --pid has made a CUDA call in 0.1 s"), "{text}");
+        }
+        let nobody = why(0, false, (19.0, false)).unwrap();
+        assert_eq!(nobody, "no process has made a CUDA call in 19.0 s");
+        assert_eq!(why(1, false, (1.0, true)), None);
     }
 }

@@ -276,7 +276,7 @@ fn timeline(chains: &[Chain]) -> Vec<Event> {
         let last = chain.last_severity();
         events.push(event(chain.first_seen, format!("{whose} begins")));
         if let Some(at) = chain.course.severity_at.filter(|_| *severity != last) {
-            events.push(event(at, format!("{whose} is {severity}")));
+            events.push(event(at, format!("{whose} is {severity} for the last time")));
         }
         if chain.last_seen > chain.first_seen {
             events.push(event(chain.last_seen, format!("{whose} seen last, {last}")));

@@ -73,25 +73,40 @@ pub const fn badge(severity: Severity) -> &'static str {
     }
 }
 
-/// A chain with its culprit, path, evidence and fix, and the time that it took in a period.
+/// The period that a shown chain's severity is of, and that of the time that it took.
+#[derive(Debug, Clone, Copy)]
+pub struct Periods {
+    /// Of the severity.
+    pub severity: (f64, f64),
+    /// Of the time.
+    pub time: (f64, f64),
+}
+
+impl Periods {
+    /// The whole of every chain.
+    pub const ALWAYS: Self = Self { severity: Chain::ALWAYS, time: Chain::ALWAYS };
+}
+
+/// A chain with its culprit, path, evidence and fix, and the time that it took.
 ///
 /// # Errors
 /// When `out` fails; a `String` does not.
 pub fn chain(
     out: &mut dyn Write,
     chain: &Chain,
-    period: (f64, f64),
+    periods: Periods,
     evidence: Details,
 ) -> fmt::Result {
     let Chain { cause, effect, victim, .. } = chain;
-    let (id, severity) = (Text(&chain.id), chain.last_severity());
+    let (id, severity) = (Text(&chain.id), chain.severity_in(periods.severity));
     let utc = |at| format!("{} UTC", utc(at, true));
-    let severities = chain.severities(utc);
-    let earlier = severities.strip_prefix(severity.label()).unwrap_or_default();
-    let earlier = earlier.strip_prefix(", ").map(|own| format!(" ({own})")).unwrap_or_default();
+    let severities = chain.severities(periods.severity, utc);
+    let others = severities.strip_prefix(severity.label()).unwrap_or_default();
+    let others = others.trim_start_matches([',', ' ']);
+    let others = if others.is_empty() { String::new() } else { format!(" ({others})") };
     writeln!(
         out,
-        "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{}{earlier} <span class=\"cause\">{cause}</span> → {effect}: {} \
+        "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{}{others} <span class=\"cause\">{cause}</span> → {effect}: {} \
          <small>PID {}</small></h3>\n<p>{}</p>\n<dl>",
         badge(severity),
         Text(&victim.comm),
@@ -106,7 +121,7 @@ pub fn chain(
         Text(&victim.place.describe(victim.pid)),
         victim.tid
     )?;
-    let (share, taken) = amounts(chain, period, utc);
+    let (share, taken) = amounts(chain, periods.time, utc);
     writeln!(out, "<dt>Time</dt><dd>{taken}; {share}</dd>")?;
     if !chain.losses.is_empty() {
         writeln!(out, "<dt>Lost to</dt><dd>{}</dd>", Text(&losses(chain)))?;
@@ -209,7 +224,7 @@ mod tests {
     #[test]
     fn nothing_of_a_chain_is_markup() {
         let mut html = String::new();
-        chain(&mut html, &hostile(), Chain::ALWAYS, Details::Open).unwrap();
+        chain(&mut html, &hostile(), Periods::ALWAYS, Details::Open).unwrap();
         assert!(!html.contains("<script"), "{html}");
         assert!(!html.contains('\u{202e}'), "{html}");
         // Quotes are those of attributes: an even number in each tag.
@@ -235,7 +250,7 @@ mod tests {
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
         plain.losses = vec![Loss { pid: Some(9), comm: "fluent-bit".into(), seconds: 1.25 }];
         plain.fix = "Move it. Run: `taskset -cp 1 9 | cat`.".into();
-        chain(&mut html, &plain, Chain::ALWAYS, Details::Closed).unwrap();
+        chain(&mut html, &plain, Periods::ALWAYS, Details::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
             "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",

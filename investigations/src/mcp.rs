@@ -45,6 +45,8 @@ use catalogue::Name;
 
 /// Largest size of a call's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 64 << 10;
+/// Characters of an unknown tool's name that its refusal has.
+const MAX_NAME: usize = 64;
 /// Calls in progress at a time; others wait, within their timeout.
 const PARALLEL: usize = 4;
 /// Timeout of a call.
@@ -103,6 +105,16 @@ impl Assistant {
         let running = running.map_err(|error| ServeError(error.to_string()))?;
         running.waiting().await.map_err(|error| ServeError(error.to_string()))?;
         Ok(())
+    }
+
+    /// Those that can answer here.
+    fn tools(&self) -> Vec<Tool> {
+        let Inner { host, prometheus, .. } = &*self.0;
+        catalogue::tools(|name| match name {
+            Name::GetCost => prometheus.is_some(),
+            Name::RunDemo => host.scenarios().is_some(),
+            _ => true,
+        })
     }
 
     async fn answer(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
@@ -178,12 +190,11 @@ impl ServerHandler for Assistant {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(catalogue::tools(self.0.prometheus.is_some())))
+        Ok(ListToolsResult::with_all_items(self.tools()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let tools = catalogue::tools(self.0.prometheus.is_some());
-        tools.into_iter().find(|tool| tool.name == name)
+        self.tools().into_iter().find(|tool| tool.name == name)
     }
 
     async fn call_tool(
@@ -192,7 +203,8 @@ impl ServerHandler for Assistant {
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(name) = Name::of(&request.name) else {
-            return Err(ErrorData::invalid_params("unknown tool", None));
+            let text = format!("unknown tool {:?}", answer::text(&request.name, MAX_NAME));
+            return Err(ErrorData::invalid_params(text, None));
         };
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         if arguments.to_string().len() > MAX_ARGUMENTS {

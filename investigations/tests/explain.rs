@@ -196,6 +196,23 @@ fn those_that_took_next_to_nothing_have_a_time_as_well() {
 }
 
 #[test]
+fn tasks_that_the_probes_could_not_name_are_among_the_others() {
+    let mut chain = chain(Cause::CpuPreemption, 42, 15.0, (NOON, NOON + 60.0));
+    let loss = |pid, comm: &str, seconds| Loss { pid, comm: comm.into(), seconds };
+    chain.losses = vec![loss(Some(9), "fluent-bit", 10.0), loss(None, "other", 4.0)];
+    let shown = |chain: &Chain| {
+        let state = observed(Period::attached(NOON - 3600.0));
+        render(&Incident::of("node1".into(), vec![chain.clone()], state), false)
+    };
+    let report = shown(&chain);
+    let losses = "    lost to: fluent-bit (PID 9) 10.00 s, others 4.00 s, not known 1.00 s\n";
+    assert!(report.contains(losses), "{report}");
+    chain.losses.extend([loss(None, "bash", 0.04), loss(None, "mkdir", 0.06)]);
+    let report = shown(&chain);
+    assert!(report.contains("9) 10.00 s, others 4.10 s, not known 0.90 s\n"), "{report}");
+}
+
+#[test]
 fn what_a_program_does_itself_has_the_program_as_its_culprit() {
     let shown = |cause| {
         let mut chain = chain(cause, 42, 8.0, (NOON, NOON + 60.0));
@@ -378,22 +395,26 @@ fn time_and_severity_are_those_of_the_asked_period() {
     let (severity, report) = shown(&all);
     assert_eq!(severity, Some(Severity::Critical));
     for part in [
-        "runqueue_wait -> launch_tail  [medium, critical at 11:58:30]  trainer (pid 42",
+        "runqueue_wait -> launch_tail  [critical at 11:58:30, last medium]  trainer (pid 42",
         "    It waited. Last seen at 12:00:00; first seen at 11:58:20.\n",
         "    explains 93 % of the slow launches; took 14.0 s in all, 14.0 s of it lost\n",
-        "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical\n",
+        "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical for the last time\n",
         "  12:00:00  runqueue_wait -> launch_tail of trainer (42) seen last, medium\n",
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");
     }
     let (severity, report) = shown(&ChainFilter { from: Some(NOON - 45.0), ..all.clone() });
     assert_eq!(severity, Some(Severity::Medium), "the spike is over");
+    assert!(report.contains("  [medium, critical at 11:58:30]  trainer (pid 42"), "{report}");
     let taken = "; took 4.5 s in this period, 4.5 s of it lost; 14.0 s since 11:58:20\n";
     assert!(report.contains(taken) && report.contains("      4.5 s medium  "), "{report}");
     let (_, report) = shown(&ChainFilter { until: Some(NOON - 95.0), ..all.clone() });
     let then =
         "    explains 93 % of the slow launches at 12:00:00, outside this period; took 2.5 s in";
     assert!(report.contains(then), "{report}");
+    let page = html::of(&report_of(&asked(vec![spike()], &all)));
+    let badge = "badge critical\">critical</span> (at 2023-11-15 11:58:30 UTC, last medium) <";
+    assert!(page.contains(badge), "{page}");
     let least = ChainFilter { severity: Some(Severity::High), from: Some(NOON - 45.0), ..all };
     let incident = asked(vec![spike()], &least);
     assert_eq!((incident.root_cause, incident.left_out), (None, 1));

@@ -145,6 +145,11 @@ labelled! {
 }
 
 impl Effect {
+    /// Whether a call hangs or a process was killed, which comes before all that only takes time.
+    pub const fn is_urgent(self) -> bool {
+        matches!(self, Self::Hang | Self::ProcessKilled)
+    }
+
     /// What a share is of, as in `80 % of the slow launches`.
     pub const fn describe(self) -> &'static str {
         match self {
@@ -322,11 +327,6 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Whether a call hangs or a process was killed, which comes before all that only takes time.
-    pub const fn is_urgent(&self) -> bool {
-        matches!(self.effect, Effect::Hang | Effect::ProcessKilled)
-    }
-
     /// The order of every list: a call that hangs and a killed process first, then by the time taken in the period, or by all time
     /// that the chain took where that is not known.
     pub fn worst_first(&self, other: &Self, period: (f64, f64)) -> Ordering {
@@ -334,7 +334,7 @@ impl Chain {
             Some((attributed, _)) => attributed,
             None => chain.attributed_seconds(),
         };
-        let urgent = other.is_urgent().cmp(&self.is_urgent());
+        let urgent = other.effect.is_urgent().cmp(&self.effect.is_urgent());
         let taken = || taken(other).total_cmp(&taken(self));
         urgent.then_with(taken).then_with(|| self.id.cmp(&other.id))
     }

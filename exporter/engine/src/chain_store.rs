@@ -149,8 +149,9 @@ impl ChainStore {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
         let severity = context.settings.severities.of(detection.taken_share);
+        let is_small = severity < Severity::High || context.is_cut_short(detection.effect);
         let seen = self.pending.insert(key, tick);
-        if severity < Severity::High && seen.is_none_or(|seen| seen + 1 != tick) {
+        if is_small && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
         }
         self.pending.remove(&key);
@@ -168,13 +169,15 @@ impl ChainStore {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
         let severity = context.settings.severities.of(detection.taken_share);
+        let is_cut_short = context.is_cut_short(detection.effect);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
         let taken = (cost.attributed, cost.lost);
         let host = std::mem::take(&mut self.host);
         if let Some(entry) = self.open(key, now, context.settings) {
-            let worse = severity > entry.chain.severity;
+            let severity = (!is_cut_short).then_some(severity);
+            let worse = severity > Some(entry.chain.severity);
             if entry.extend(detection, &cost, severity, (tick, now, unix)) {
                 entry.write_texts(&host);
             } else {
@@ -347,12 +350,13 @@ impl ChainStore {
 impl Entry {
     /// Extends the chain by another detection. Its severity is the worst of all windows, its effect that of the first window with
     /// this severity, the rest that of the last window with this effect and, for a time, with the culprit that took most lately: the
-    /// culprit of a small loss is not blamed for a later, larger one. Returns whether the commands may change.
+    /// culprit of a small loss is not blamed for a later, larger one. A window that was cut short has no severity and only adds to
+    /// sums. Returns whether the commands may change.
     fn extend(
         &mut self,
         mut detection: Detection,
         cost: &Cost,
-        severity: Severity,
+        severity: Option<Severity>,
         (tick, now, unix): (u64, Nanos, f64),
     ) -> bool {
         if let Some(later) = detection.workers.take() {
@@ -366,11 +370,12 @@ impl Entry {
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += cost.lost.as_secs_f64();
         let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
-        let worse = severity > chain.severity;
-        let mut other = worse;
+        let worse = severity.filter(|severity| *severity > chain.severity);
+        let mut other = worse.is_some();
         self.recent.add(&cost.losses, unix);
-        let held = !worse && is_held(chain, &detection, &self.recent, unix);
-        if worse {
+        let held =
+            severity.is_none() || worse.is_none() && is_held(chain, &detection, &self.recent, unix);
+        if let Some(severity) = worse {
             chain.severity = severity;
             chain.effect = detection.effect;
         }
@@ -384,7 +389,7 @@ impl Entry {
             other |= self.advice != detection.fix;
             self.advice = detection.fix;
             let shared = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
-            if worse || no_culprit || shared || detection.culprit.is_some() {
+            if worse.is_some() || no_culprit || shared || detection.culprit.is_some() {
                 let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
                 other |= pid(&chain.culprit) != pid(&detection.culprit);
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
@@ -402,7 +407,7 @@ impl Entry {
         }
         chain.ongoing = Some(true);
         chain.set_attributed_seconds(attributed);
-        record_course(chain, severity, window, unix);
+        chain.record_window(severity, window, unix);
         other
     }
 
@@ -462,19 +467,8 @@ fn chain_of(
     };
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());
     let window = chain.evidence.get(Chain::WINDOW);
-    record_course(&mut chain, severity, window, unix);
+    chain.record_window(Some(severity), window, unix);
     chain
-}
-
-/// Records the severity of a window in the course of its chain, and the totals until its end.
-fn record_course(chain: &mut Chain, severity: Severity, window: Option<f64>, unix: f64) {
-    let totals = (chain.attributed_seconds(), chain.lost_seconds);
-    let course = &mut chain.course;
-    course.last_severity = Some(severity);
-    if severity == chain.severity {
-        course.severity_at = Some(unix);
-    }
-    course.add(unix - chain.first_seen, window.unwrap_or(0.0), totals);
 }
 
 /// Length of the window that a detection was measured in, in seconds.

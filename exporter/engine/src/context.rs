@@ -6,7 +6,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, ProcId, Tid};
 
-use crate::chain::Feeder;
+use crate::chain::{Effect, Feeder};
 use crate::delta::Delta;
 use crate::divide::Span;
 use crate::effect::{Measured, Phases};
@@ -39,9 +39,16 @@ pub(crate) struct Context<'a> {
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// Name of the host, if known.
     pub(crate) host: Option<&'a str>,
+    /// Whether the last snapshot came early, as at the end of a recording.
+    pub(crate) came_early: bool,
 }
 
 impl<'a> Context<'a> {
+    /// Whether the window is so short that shares in this effect say less than those of the window before. Hangs and kills need none.
+    pub(crate) const fn is_cut_short(&self, effect: Effect) -> bool {
+        self.came_early && !effect.is_urgent()
+    }
+
     pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Process<'a>> {
         let workers = self.workers.get(&parent).into_iter().flatten();
         workers.filter_map(|&index| self.processes.get(index))

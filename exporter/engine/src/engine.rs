@@ -31,6 +31,9 @@ const LONG_WINDOW: usize = 5;
 /// A process can be missing in a snapshot although it began this long before: taking one is not instantaneous.
 const SNAPSHOT_DURATION: Nanos = Nanos(500_000_000);
 
+/// Part of the usual time between snapshots from which a shorter one is as good.
+const FULL_WINDOW: f64 = 0.75;
+
 /// The shortest time that is evaluated.
 const MIN_WINDOW: Nanos = Nanos(20_000_000);
 
@@ -267,7 +270,20 @@ fn context_of<'a>(
             workers.entry(parent).or_default().push(index);
         }
     }
-    Context { settings, processes, workers, throttled: &input.throttled_gpus, host: None }
+    let came_early = came_early(baselines, now.taken_at);
+    let throttled = &input.throttled_gpus;
+    Context { settings, processes, workers, throttled, host: None, came_early }
+}
+
+/// Whether a snapshot comes early after the last of others, by the median time between these.
+fn came_early(baselines: &[Baseline], now: Nanos) -> bool {
+    let windows = baselines.windows(2).map(|pair| pair[1].at.less(pair[0].at));
+    let mut windows: Vec<_> = windows.collect();
+    windows.sort_unstable();
+    let usual = windows.get(windows.len() / 2);
+    usual.zip(baselines.last()).is_some_and(|(usual, last)| {
+        now.less(last.at).as_secs_f64() < FULL_WINDOW * usual.as_secs_f64()
+    })
 }
 
 /// Detections on one process, in the [order](crate::divide::ORDER) in which they are charged with its time.

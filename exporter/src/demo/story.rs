@@ -60,7 +60,7 @@ fn block(chain: &Chain) -> String {
         "  {} -> {}  [{}]  {} (PID {})\n  {}\n",
         chain.cause,
         chain.effect,
-        chain.severities(|at| utc(at, false)),
+        chain.severities(Chain::ALWAYS, |at| utc(at, false)),
         chain.victim.comm,
         chain.victim.pid,
         chain.sentence

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use gpucause_engine::chain::Chain;
-use gpucause_investigations::html::{self, Details, Text, badge, time};
+use gpucause_investigations::html::{self, Details, Periods, Text, badge, time};
 use gpucause_investigations::observation::sentence;
 
 use super::{Body, FLIGHTS, Head, Hidden, View, table, timeline};
@@ -105,7 +105,12 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
     let ongoing_title = if is_file { "Ongoing at the end" } else { "Ongoing" };
     let (ended, ongoing): (Vec<&Chain>, Vec<&Chain>) =
         all.iter().partition(|chain| chain.ongoing == Some(false));
-    let worst = ongoing.iter().map(|chain| chain.last_severity()).max();
+    // Live, an ongoing chain is as severe as it is now.
+    let now = |chain: &Chain| match is_file {
+        true => Periods::ALWAYS,
+        false => Periods { severity: (chain.last_seen, f64::INFINITY), ..Periods::ALWAYS },
+    };
+    let worst = ongoing.iter().map(|chain| chain.severity_in(now(chain).severity)).max();
     out.write_str("<h2 id=\"chains-title\">Causal chains</h2>\n")?;
     match (worst, ended.is_empty()) {
         (Some(worst), _) => {
@@ -121,7 +126,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
         (None, false) => out.write_str("<p id=\"summary\">No causal chain is ongoing.</p>\n")?,
     }
     for chain in ongoing.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, Chain::ALWAYS, Details::Closed)?;
+        html::chain(out, chain, now(chain), Details::Closed)?;
     }
     rest(out, ongoing.len())?;
     if ended.is_empty() {
@@ -129,7 +134,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
     }
     writeln!(out, "<details id=\"ended\"><summary>Ended: {}</summary>", ended.len())?;
     for chain in ended.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, Chain::ALWAYS, Details::Closed)?;
+        html::chain(out, chain, Periods::ALWAYS, Details::Closed)?;
     }
     rest(out, ended.len())?;
     out.write_str("</details>\n")

@@ -42,10 +42,35 @@ fn body(processes: Vec<Activity>, live: u64) -> Body {
 }
 
 fn rendered(body: Result<&Body, Hidden<'_>>, query: &str) -> String {
+    rendered_of(None, body, query)
+}
+
+fn rendered_of(file: Option<&str>, body: Result<&Body, Hidden<'_>>, query: &str) -> String {
     let observation = Period::attached(1_699_999_000.0).into();
-    let head =
-        Head { node: "gpu-1", file: None, telemetry_path: "/metrics", observation: &observation };
+    let head = Head { node: "gpu-1", file, telemetry_path: "/metrics", observation: &observation };
     page(&head, body, &View::of(query))
+}
+
+fn chain(cause: Cause, lost_seconds: f64) -> Chain {
+    Chain {
+        id: format!("{cause}"),
+        cause,
+        effect: Effect::LaunchTail,
+        severity: Severity::High,
+        victim: Victim { pid: 7, tid: 7, comm: "train".into(), ..Victim::default() },
+        culprit: None,
+        explained: 1.0,
+        lost_seconds,
+        evidence: Evidence::default(),
+        path: Vec::new(),
+        sentence: String::new(),
+        fix: String::new(),
+        first_seen: 1_699_999_990.0,
+        last_seen: 1_700_000_000.0,
+        losses: Vec::new(),
+        ongoing: Some(true),
+        course: Course::default(),
+    }
 }
 
 #[test]
@@ -185,25 +210,6 @@ fn a_choice_survives_its_own_link_and_nonsense_is_left_out() {
 
 #[test]
 fn all_causes_of_a_process_are_in_its_row_the_worst_first() {
-    let chain = |cause, lost_seconds| Chain {
-        id: format!("{cause}"),
-        cause,
-        effect: Effect::LaunchTail,
-        severity: Severity::High,
-        victim: Victim { pid: 7, tid: 7, comm: "train".into(), ..Victim::default() },
-        culprit: None,
-        explained: 1.0,
-        lost_seconds,
-        evidence: Evidence::default(),
-        path: Vec::new(),
-        sentence: String::new(),
-        fix: String::new(),
-        first_seen: 1_699_999_990.0,
-        last_seen: 1_700_000_000.0,
-        losses: Vec::new(),
-        ongoing: Some(true),
-        course: Course::default(),
-    };
     let mut body = body(vec![activity(7, b"train", SECOND)], 1);
     body.chains = vec![chain(Cause::ImplicitSync, 1.0), chain(Cause::CpuPreemption, 2.0)];
     let page = rendered(Ok(&body), "");
@@ -211,4 +217,20 @@ fn all_causes_of_a_process_are_in_its_row_the_worst_first() {
                <a id=\"cause-7-1\" href=\"#chain-implicit_sync\">implicit_sync</a></td>";
     assert!(page.contains(row), "{page}");
     assert!(page.contains("<dt>Culprit</dt><dd>the program itself</dd>"), "{page}");
+}
+
+#[test]
+fn an_ongoing_chain_is_as_severe_as_it_is_now_and_in_a_file_as_it_was_at_worst() {
+    let mut spike = chain(Cause::BlockIo, 2.0);
+    spike.course.severity_at = Some(1_699_999_995.0);
+    spike.course.last_severity = Some(Severity::Medium);
+    let body = Body { chains: vec![spike], ..body(vec![activity(7, b"train", SECOND)], 1) };
+    let live = rendered(Ok(&body), "");
+    for part in ["worst <span class=\"badge medium\">", "(high at 2023-11-14 22:13:15 UTC)"] {
+        assert!(live.contains(part), "{part} is not in {live}");
+    }
+    let file = rendered_of(Some("a.db"), Ok(&body), "");
+    for part in ["worst <span class=\"badge high\">", "(at 2023-11-14 22:13:15 UTC, last medium)"] {
+        assert!(file.contains(part), "{part} is not in {file}");
+    }
 }

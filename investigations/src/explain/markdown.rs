@@ -131,7 +131,7 @@ pub fn chain(chain: &Chain) -> String {
 fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Result {
     let Chain { cause, effect, victim, .. } = chain;
     let utc = |at| format!("{} UTC", utc(at, true));
-    let severities = chain.severities(utc);
+    let severities = chain.severities(period, utc);
     let (share, taken) = amounts(chain, period, utc);
     let (cause, effect) = (cause.to_string(), effect.to_string());
     writeln!(

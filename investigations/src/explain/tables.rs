@@ -148,7 +148,14 @@ fn calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
             culprit(node, call.pid)
         )?;
     }
-    more(out, node.calls.len(), MOST_ROWS)
+    more(out, node.calls.len(), MOST_ROWS)?;
+    if node.calls.iter().take(MOST_ROWS).any(|own| own.events > own.count) {
+        writeln!(
+            out,
+            "  EVENTS may be more than COUNT where a recorder was cut off: counts are of its last snapshot, and events were stored after it."
+        )?;
+    }
+    Ok(())
 }
 
 fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {

@@ -14,6 +14,8 @@ const MOST_LOSSES: usize = 5;
 const MOST_PIDS: usize = 20;
 /// Share of the loss from which a culprit is listed.
 const LEAST_LOSS: f64 = 0.01;
+/// What the probes call tasks beyond the names that they keep of a process; a task of that name is one of them.
+const UNNAMED: &str = "other";
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
 
@@ -142,7 +144,8 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
         let time = utc(at, true);
         time.strip_prefix(day).map_or(&*time, str::trim_start).to_owned()
     };
-    let (severities, (share, taken)) = (chain.severities(time), amounts(chain, period, time));
+    let (severities, (share, taken)) =
+        (chain.severities(period, time), amounts(chain, period, time));
     let sentence = match chain.sentence.strip_suffix(&*chain.when()) {
         Some(sentence) => format!("{sentence}{}", chain.when_by(time)),
         None => chain.sentence.clone(),
@@ -191,13 +194,15 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
     }
 }
 
-/// Lost time by culprit, the longest first, the number of those that took little, and the rest, whose culprits are not known.
+/// Lost time by culprit, the longest first, that of all others, with their number where the probes could name them all, and the rest,
+/// whose culprits are not known.
 pub(crate) fn losses(chain: &Chain) -> String {
-    let all = &chain.losses;
+    let (unnamed, named): (Vec<&Loss>, Vec<&Loss>) =
+        chain.losses.iter().partition(|loss| loss.pid.is_none() && loss.comm == UNNAMED);
     let least = LEAST_LOSS * chain.lost_seconds;
-    let shown = all.iter().take(MOST_LOSSES).take_while(|loss| loss.seconds >= least).count();
-    let (listed, others) = all.split_at(shown);
-    let total = |losses: &[Loss]| losses.iter().map(|loss| loss.seconds).sum::<f64>();
+    let shown = named.iter().take(MOST_LOSSES).take_while(|loss| loss.seconds >= least).count();
+    let (listed, others) = named.split_at(shown);
+    let total = |losses: &[&Loss]| losses.iter().map(|loss| loss.seconds).sum::<f64>();
     let mut parts: Vec<_> = listed
         .iter()
         .map(|loss| match loss.pid {
@@ -205,18 +210,18 @@ pub(crate) fn losses(chain: &Chain) -> String {
             None => format!("{} {:.2} s", loss.comm, loss.seconds),
         })
         .collect();
-    match (others.len(), total(others)) {
-        (0, _) => {}
-        (count, seconds) => {
-            let plural = if count == 1 { "other" } else { "others" };
-            let seconds = match seconds < 0.005 {
-                true => "less than 0.01 s".to_owned(),
-                false => format!("{seconds:.2} s"),
-            };
-            parts.push(format!("{count} {plural} {seconds}"));
-        }
+    let rest = total(others) + total(&unnamed);
+    let time = match rest < 0.005 {
+        true => "less than 0.01 s".to_owned(),
+        false => format!("{rest:.2} s"),
+    };
+    match (others.len(), unnamed.is_empty()) {
+        (0, true) => {}
+        (1, true) => parts.push(format!("1 other {time}")),
+        (count, true) => parts.push(format!("{count} others {time}")),
+        (_, false) => parts.push(format!("others {time}")),
     }
-    let unknown = chain.lost_seconds - total(all);
+    let unknown = chain.lost_seconds - total(listed) - rest;
     if unknown >= 0.01 {
         parts.push(format!("not known {unknown:.2} s"));
     }

@@ -10,7 +10,7 @@ use super::ToolError;
 use super::answer::{self, list, object, rounded, seconds};
 use super::arguments::Rows;
 use super::source::Source;
-use super::statistics::{self, Row};
+use super::statistics::{self, Found, Row};
 
 /// Time between two readings of a live node's counters.
 const BETWEEN: Duration = Duration::from_secs(2);
@@ -100,12 +100,12 @@ pub(super) async fn lifecycle(source: &Source, asked: Rows) -> Result<Value, Too
             row.into()
         })
         .collect();
-    list(head(&found.head, rows.is_empty()), "processes", &rows, asked.page())
+    list(head(&found, &asked, rows.is_empty()), "processes", &rows, asked.page())
 }
 
 /// The answer of `graph_frequency`.
 pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    let (first, spans, second) = match source {
+    let (first, spans, mut second) = match source {
         Source::File(file) => {
             let spans = file.read(|recording| Ok(recorded(recording))).await?;
             (BTreeMap::new(), spans, statistics::find(source).await?)
@@ -120,9 +120,9 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
             (steps(&before.calls), nodes.collect(), after)
         }
     };
-    let (mut calls, several) = (second.calls, second.nodes > 1);
-    calls.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
-    let rows: Vec<Value> = steps(&calls)
+    let several = second.nodes > 1;
+    second.calls.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
+    let rows: Vec<Value> = steps(&second.calls)
         .iter()
         .map(|(key, now)| {
             let span = spans.get(&key.0).copied().filter(|span| *span > 0.0);
@@ -130,7 +130,7 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
             frequencies(process(key, several), now, before, span)
         })
         .collect();
-    let mut head = head(&second.head, rows.is_empty());
+    let mut head = head(&second, &asked, rows.is_empty());
     let over = match source {
         Source::File(_) => "the recording; re-captures are all captures of a process but its first",
         Source::Nodes(_) => {
@@ -180,13 +180,14 @@ fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64
 }
 
 /// The head of an answer: failures and observation.
-fn head(of_calls: &Map<String, Value>, is_empty: bool) -> Map<String, Value> {
+fn head(found: &Found, asked: &Rows, is_empty: bool) -> Map<String, Value> {
     let mut head = Map::new();
     if is_empty {
-        head.insert("note".into(), "no CUDA graph call was seen".into());
+        let note = found.unknown_pid(asked).unwrap_or("no CUDA graph call was seen");
+        head.insert("note".into(), note.into());
     }
     for key in ["failures", "observation"] {
-        if let Some(value) = of_calls.get(key) {
+        if let Some(value) = found.head.get(key) {
             head.insert(key.into(), value.clone());
         }
     }

@@ -74,6 +74,7 @@ where
             } else {
                 ErrorData::invalid_request(format!("a line may have {MAX_LINE} bytes"), None)
             };
+            // Without an id: MCP's schema has no null, which JSON-RPC alone would ask for.
             write(Arc::clone(&self.output), TxJsonRpcMessage::<RoleServer>::error(problem, None))
                 .await
                 .ok()?;

@@ -9,7 +9,10 @@ use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::StackRows;
 use super::source::Source;
-use crate::recording::{Event, Filter, Kind, ProcessIndex, Recording, RecordingError, StackId};
+use super::statistics::NOT_IN_FILE;
+use crate::recording::{
+    Event, Filter, Kind, Process, ProcessIndex, Recording, RecordingError, StackId,
+};
 use crate::stack_costs::{Cost, StackCosts};
 
 /// Frames listed, without and with details.
@@ -21,9 +24,15 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, ToolError> {
     let file = source.need_file()?;
     let page = asked.page();
+    let pid = asked.pid;
+    let is_asked = move |process: &Process| pid.is_none_or(|pid| process.pid == pid);
+    let is_known =
+        file.read(move |recording| Ok(recording.processes().iter().any(is_asked))).await?;
     let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
     let mut head = object(json!({"calls_without_stack": without}));
-    if !whole {
+    if pid.is_some() && !is_known {
+        head.insert("note".into(), NOT_IN_FILE.into());
+    } else if !whole {
         let note = "reading timed out: only the first events are covered; ask for one pid, or with at_least_us";
         head.insert("note".into(), note.into());
     } else if rows.is_empty() {

@@ -1,5 +1,7 @@
 //! Statistics of calls and waits, from those of a recording or a node's metrics, never from events.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
@@ -12,6 +14,8 @@ use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
 };
 
+/// The note about a PID of no process of a recording.
+pub(super) const NOT_IN_FILE: &str = "no process with this PID is in the file";
 /// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
@@ -42,11 +46,25 @@ pub(super) struct Found {
     pub(super) calls: Vec<Row>,
     pub(super) waits: Vec<Row>,
     pub(super) nodes: usize,
+    /// PIDs of the processes of the source.
+    pids: HashSet<u32>,
+    /// The note about a PID that is none of them.
+    if_unknown: &'static str,
+}
+
+impl Found {
+    /// The note of an answer about a process that the source does not have.
+    pub(super) fn unknown_pid(&self, asked: &Rows) -> Option<&'static str> {
+        asked.pid.is_some_and(|pid| !self.pids.contains(&pid)).then_some(self.if_unknown)
+    }
 }
 
 /// The answer of `get_trace_stats`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    let Found { mut head, mut calls, mut waits, nodes } = find(source).await?;
+    let found = find(source).await?;
+    let unknown = found.unknown_pid(&asked);
+    let Found { mut head, mut calls, mut waits, nodes, .. } = found;
+    head.extend(unknown.map(|note| ("note".to_owned(), note.into())));
     let page = asked.page();
     for rows in [&mut calls, &mut waits] {
         rows.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
@@ -95,7 +113,8 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
                 let why = failed.first().map(ToString::to_string).unwrap_or_default();
                 return Err(ToolError(format!("no node answered: {why}")));
             }
-            let mut found = Found { nodes: clients.len(), ..Found::default() };
+            let if_unknown = "not observed: no node that answered observes a process with this PID";
+            let mut found = Found { nodes: clients.len(), if_unknown, ..Found::default() };
             found.head = object(json!({
                 "source": "live counters since each process was first seen",
                 "percentiles": "upper edges of histogram buckets",
@@ -123,7 +142,8 @@ fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
         let note = "count and total_s cover all calls; with percentiles_of_sample, p50 and p99 cover only that many stored ones, a biased sample";
         head.insert("note".into(), note.into());
     }
-    Ok(Found { head, calls, waits, nodes: recording.nodes().len() })
+    let pids = recording.processes().iter().map(|own| own.pid).collect();
+    Ok(Found { head, calls, waits, nodes: recording.nodes().len(), pids, if_unknown: NOT_IN_FILE })
 }
 
 fn of_durations(
@@ -174,6 +194,8 @@ fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
 }
 
 fn of_page(node: &str, page: &str, found: &mut Found) {
+    let processes = samples(page, "gpucause_process_info{");
+    found.pids.extend(processes.filter_map(|own| own.label("pid").parse::<u32>().ok()));
     let calls = "gpucause_cuda_call_duration_seconds";
     for (key, histogram) in histograms(page, calls, ["pid", "comm", "op", "api", "cold"]) {
         let [pid, comm, op, api, cold] = key;
@@ -204,6 +226,7 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
         let what = format!("{reason} ({role})");
         found.waits.push(of_histogram(node, (&pid, comm, what), &histogram));
     }
+    found.pids.extend(found.calls.iter().chain(&found.waits).map(|row| row.pid));
 }
 
 fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &Histogram) -> Row {

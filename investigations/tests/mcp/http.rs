@@ -119,6 +119,29 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
     }
 }
 
+#[test]
+fn a_process_that_no_node_observes_is_said_not_to_be_observed() {
+    let page = format!("{PAGE}gpucause_process_info{{pid=\"8\",comm=\"idle\"}} 1\n");
+    let notes = run(async {
+        let port = start("gpu-a", Nature { page, ..Nature::default() }).await;
+        let url = format!("http://127.0.0.1:{port}");
+        let node = Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap();
+        let source = Source::Nodes(vec![node]);
+        let assistant = Assistant::new(source, Arc::new(Quiet { allow_demo: false }), None);
+        let port = listening(assistant);
+        let mut notes = Vec::new();
+        for pid in [7, 8, 99_999] {
+            let body = call(1, "get_trace_stats", &json!({"pid": pid}));
+            let headers = format!("Authorization: Bearer {TOKEN}\r\nHost: localhost\r\n");
+            let said = asked(port, &headers, &body).await;
+            assert!(said.contains("live counters"), "{said}");
+            notes.push(said.contains("not observed: no node that answered observes a process"));
+        }
+        notes
+    });
+    assert_eq!(notes, [false, false, true]);
+}
+
 async fn asked(port: u16, headers: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = format!(

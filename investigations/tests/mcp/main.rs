@@ -82,7 +82,8 @@ pub(crate) fn assert_all_is_reported(reported: &Value) {
     assert_eq!(reported["answers"].as_object().unwrap().len(), TOOLS.len());
     assert_eq!(reported["prompts"], json!(["investigate"]));
     assert!(reported["prompt"].as_str().unwrap().contains("p99 is up"));
-    assert!(reported["unknown_tool"]["refused"].is_string(), "{}", reported["unknown_tool"]);
+    let refused = reported["unknown_tool"]["refused"].as_str().unwrap();
+    assert!(refused.contains("unknown tool \"rm_rf\""), "{refused}");
     assert!(reported["unknown_field"]["refused"].as_str().unwrap().contains("unknown field"));
 
     let chain = &answer(reported, "get_causal_chains")["chains"][0];
@@ -183,6 +184,9 @@ fn what_is_no_message_or_too_large_gets_an_error_and_the_next_call_its_answer() 
     }
     let codes: Vec<_> = reported.iter().map(|own| own["error"]["code"].as_i64().unwrap()).collect();
     assert_eq!(codes.iter().filter(|code| **code == -32700).count(), 2, "{codes:?}");
+    for answer in reported.iter().filter(|own| own["error"]["code"] == -32700) {
+        assert!(answer.get("id").is_none(), "the schema of MCP has no null: {answer}");
+    }
     let last = [lines[0].clone(), call(9, "get_causal_chains", &json!({}))];
     let reported = run(answers(of_memory(true), &last, 2));
     assert_eq!(reported[1]["result"]["isError"], false, "{reported:?}");
@@ -217,6 +221,34 @@ fn the_earlier_name_of_a_tool_is_answered_and_not_listed() {
     let names: Vec<_> = names.collect();
     assert!(names.iter().any(|name| *name == "get_data_quality"), "{names:?}");
     assert!(names.iter().all(|name| *name != "get_test_report"), "{names:?}");
+}
+
+#[test]
+fn what_is_off_is_not_listed() {
+    let listed = |allow_demo| {
+        let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
+        let reported = run(answers(of_memory(allow_demo), &[list], 1));
+        let tools = reported[0]["result"]["tools"].as_array().unwrap().iter();
+        let names: Vec<_> = tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
+        ["run_demo", "get_cost"].map(|name| names.iter().any(|own| own == name))
+    };
+    assert_eq!((listed(false), listed(true)), ([false, false], [true, false]));
+}
+
+#[test]
+fn a_process_that_is_not_in_the_file_is_said_not_to_be_there() {
+    let tools = ["get_trace_stats", "get_stacks", "graph_lifecycle", "graph_frequency"];
+    let note = |pid: u32| {
+        let lines = (0u32..).zip(tools).map(|(id, tool)| call(id, tool, &json!({"pid": pid})));
+        let lines: Vec<_> = lines.collect();
+        let reported = run(answers(of_memory(false), &lines, lines.len()));
+        let text = |own: &Value| own["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        reported
+            .iter()
+            .map(|own| text(own).contains("no process with this PID is in the file"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((note(99_999), note(7)), (vec![true; 4], vec![false; 4]));
 }
 
 #[test]

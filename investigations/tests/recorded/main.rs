@@ -243,6 +243,18 @@ fn time_between_calls_is_of_the_accounts_and_of_single_threads_only_where_every_
 }
 
 #[test]
+fn more_events_than_counted_calls_are_explained_below_their_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let explained = |counted: u64| {
+        let path = folder.path().join(format!("{counted}.db"));
+        let own = Process { calls: (counted, 1_000_000), ..TRAINER };
+        let text = render_report(&report(&record(&path, 0, "", &[own], &[]), &[]), false);
+        text.contains("counts are of its last snapshot")
+    };
+    assert!(explained(1) && !explained(2));
+}
+
+#[test]
 fn rows_of_the_asked_process_come_first_and_those_of_its_culprits_are_marked() {
     let folder = tempfile::tempdir().unwrap();
     let job =

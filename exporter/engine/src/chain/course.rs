@@ -14,10 +14,10 @@ pub struct Course {
     /// When a window had the chain's severity for the last time, in seconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity_at: Option<f64>,
-    /// Severity of the last window.
+    /// Severity of the last window that was not cut short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_severity: Option<Severity>,
-    /// End of the window that evidence and sentence are of, where a later one had another effect or culprit.
+    /// End of the window that evidence and sentence are of, where a later one had another effect or culprit, or was cut short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_at: Option<f64>,
     /// Points in the order of time: seconds since the chain was first seen, and the attributed and the lost seconds until then. The
@@ -96,6 +96,22 @@ impl Chain {
     /// The period without bounds.
     pub const ALWAYS: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
+    /// Records the severity of a window, unless it was cut short, and the totals until its end.
+    pub(crate) fn record_window(
+        &mut self,
+        severity: Option<Severity>,
+        window: Option<f64>,
+        unix: f64,
+    ) {
+        let totals = (self.attributed_seconds(), self.lost_seconds);
+        let course = &mut self.course;
+        course.last_severity = severity.or(course.last_severity);
+        if severity == Some(self.severity) {
+            course.severity_at = Some(unix);
+        }
+        course.add(unix - self.first_seen, window.unwrap_or(0.0), totals);
+    }
+
     /// Attributed and lost seconds in a period, by its begin and end in seconds since the Unix epoch; `None` where a part of the chain
     /// is outside and only the whole is known.
     pub fn taken_in(&self, (from, until): (f64, f64)) -> Option<(f64, f64)> {
@@ -121,12 +137,14 @@ impl Chain {
         }
     }
 
-    /// The severity of the last window, and the highest if that was another, such as `medium, critical at 14:50:57`.
-    pub fn severities(&self, time: impl Fn(f64) -> String) -> String {
-        let (last, at) = (self.last_severity(), self.course.severity_at);
-        match at.filter(|_| last != self.severity) {
-            Some(at) => format!("{last}, {} at {}", self.severity, time(at)),
-            None => last.to_string(),
+    /// The [severity in a period](Self::severity_in), and that of the last window or the highest if that was another, such as
+    /// `critical at 14:50:57, last medium`, or `medium, critical at 14:50:57` in a period without that time.
+    pub fn severities(&self, period: (f64, f64), time: impl Fn(f64) -> String) -> String {
+        let (own, last) = (self.severity_in(period), self.last_severity());
+        match self.course.severity_at {
+            Some(at) if own != last => format!("{own} at {}, last {last}", time(at)),
+            Some(at) if own != self.severity => format!("{own}, {} at {}", self.severity, time(at)),
+            _ => own.to_string(),
         }
     }
 }

@@ -53,7 +53,7 @@ fn state(thread: Option<&ThreadDelta>, hung: &Hung) -> (State, Nanos, Nanos) {
 pub(super) const RULE: Rule = Rule {
     cause: Cause::Unexplained,
     reads: &["gpucause_inflight_call_age_seconds", "gpucause_dispatcher_seconds_total"],
-    needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks",
+    needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks; where it mostly waits for a lock, a disk, a page or a CPU, that is the cause, with the effect hang",
     during_warm_up: true,
     evaluate,
 };

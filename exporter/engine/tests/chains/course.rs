@@ -5,7 +5,7 @@ use gpucause_engine::chain::{Cause, Chain, Course, Effect, Severity};
 use proptest::collection::vec as some;
 use proptest::prelude::*;
 
-use crate::host::WINDOW;
+use crate::host::{Host, WINDOW};
 use crate::process::{KERNEL, MS, Process, US};
 use crate::scenarios::{HOG, steady, trained};
 
@@ -31,13 +31,49 @@ fn the_highest_severity_stays_and_says_when_it_was_reached() {
     let chain = host.only(Cause::BlockIo);
     assert_eq!((chain.severity, chain.last_severity()), (Severity::Critical, Severity::Medium));
     assert_eq!(chain.course.severity_at, Some(spike));
-    assert_eq!(chain.severities(|at| format!("{}", at == spike)), "medium, critical at true");
     let after = (spike + 1.0, f64::INFINITY);
+    let shown = |period| chain.severities(period, |at| format!("{}", at == spike));
+    assert_eq!(shown(Chain::ALWAYS), "critical at true, last medium");
+    assert_eq!(shown(after), "medium, critical at true");
     assert_eq!(chain.severity_in(after), Severity::Medium);
     assert_eq!(chain.severity_in((spike - 1.0, spike + 1.0)), Severity::Critical);
     assert_eq!(chain.severity_in(Chain::ALWAYS), Severity::Critical);
     let point = host.engine.timeline().last().unwrap();
     assert_eq!(point.worst, Some(Severity::Medium), "the spike is over");
+}
+
+#[test]
+fn a_window_that_was_cut_short_adds_to_sums_and_leaves_severity_and_numbers() {
+    let cut_short = |host: &mut Host, ms| {
+        let train = &mut host.processes[0];
+        train.on(100).launches(500, 5 * US);
+        train.waits(Reason::Io, KERNEL, ms * MS, 0);
+        host.pass(500 * MS);
+    };
+    let mut host = trained();
+    host.run(3, |train| reads_for(train, 600 * MS));
+    let before = host.only(Cause::BlockIo).clone();
+    assert_eq!(before.last_severity(), Severity::High);
+    let mut taken = before.attributed_seconds();
+    for ms in [50, 400] {
+        cut_short(&mut host, ms);
+        taken += ms as f64 / 1e3;
+        let after = host.only(Cause::BlockIo);
+        assert_eq!((after.severity, after.last_severity()), (Severity::High, Severity::High));
+        assert_eq!(after.course.severity_at, Some(before.last_seen));
+        assert_eq!(after.course.measured_at, Some(before.last_seen));
+        assert_eq!(after.evidence.get("window_seconds"), Some(window_seconds()));
+        let measured = before.sentence.split("; ongoing").next().unwrap();
+        assert!(after.sentence.starts_with(measured), "{}", after.sentence);
+        assert!((after.attributed_seconds() - taken).abs() < 0.01, "{after:#?}");
+    }
+    host.run(1, |train| reads_for(train, 300 * MS));
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!((chain.last_severity(), chain.course.measured_at), (Severity::Medium, None));
+
+    let mut host = trained();
+    cut_short(&mut host, 400);
+    host.is_silent();
 }
 
 #[test]
@@ -109,7 +145,7 @@ fn a_chain_without_a_course_is_known_as_a_whole() {
     assert_eq!(chain.taken_in((chain.first_seen + 1.0, f64::INFINITY)), None);
     let whole = (chain.attributed_seconds(), chain.lost_seconds);
     assert_eq!(chain.taken_in(Chain::ALWAYS), Some(whole));
-    assert_eq!(chain.severities(|_| String::new()), chain.severity.label());
+    assert_eq!(chain.severities(Chain::ALWAYS, |_| String::new()), chain.severity.label());
 }
 
 #[test]

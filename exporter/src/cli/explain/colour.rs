@@ -39,8 +39,8 @@ fn coloured_line(line: &str) -> Option<String> {
     // Cause and effect are ours, and only the first severity of a line counts: a name can have one too.
     let (before, rest) = line.split_once("  [")?;
     let (labels, _) = rest.split_once("]  ")?;
-    // An earlier, higher one may follow.
-    let label = labels.split(',').next()?;
+    // When that was, or another one, may follow.
+    let label = labels.split([',', ' ']).next()?;
     let severity = Severity::ALL.iter().find(|severity| severity.label() == label)?;
     Some(paint(line, &format!("{before}  ["), label, colour_of(*severity)))
 }
@@ -80,7 +80,7 @@ mod tests {
         let report = "OBSERVATION  attached since 2023-11-15 11:00:00 UTC: every launch is timed\n\
             NOT SHOWN  causal chains excluded by the filter: 2\n\
             node1: 2 causal chains\n\nROOT CAUSE\n\
-            \x20 lock_wait -> launch_gap  [medium, high at 11:00:01]  c (pid 1, thread 1)  id 2\n\
+            \x20 lock_wait -> launch_gap  [high at 11:00:01, last medium]  c (pid 1, thread 1)  id 2\n\
             \x20 block_io -> launch_tail  [critical]  a  [low]  b (pid 42, thread 43)  id 1\n\
             \x20   victim: a  [low]  b (PID 42, CPUs 2-3)\n\
             \x20   culprit: fluent-bit (PID 9)\n\
@@ -90,7 +90,7 @@ mod tests {
             "\x1b[1mOBSERVATION\x1b[0m  attached",
             "\x1b[1;33mNOT SHOWN\x1b[0m  causal",
             "\n\x1b[1mROOT CAUSE\x1b[0m\n",
-            "  [\x1b[33mmedium\x1b[0m, high at 11:00:01]  c",
+            "  [\x1b[31mhigh\x1b[0m at 11:00:01, last medium]  c",
             "  [\x1b[1;31mcritical\x1b[0m]  a  [low]  b (pid 42",
             "victim: \x1b[1;36ma  [low]  b\x1b[0m (PID",
             "culprit: \x1b[1;35mfluent-bit\x1b[0m (PID",
