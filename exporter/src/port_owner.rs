@@ -27,9 +27,14 @@ impl Owner {
         self.command.as_deref().is_some_and(|command| EXPORTERS.contains(&command))
     }
 
+    /// Whether it is a gpucause.
+    pub(crate) const fn is_own(&self) -> bool {
+        self.command.is_some()
+    }
+
     /// Whether it is another command of gpucause, which may answer as an exporter does.
     pub(crate) fn is_other_command(&self) -> bool {
-        self.command.is_some() && !self.is_exporter()
+        self.is_own() && !self.is_exporter()
     }
 }
 
@@ -82,6 +87,14 @@ fn has_one_of(pid: u32, sockets: &HashSet<String>) -> bool {
     links.any(|link| link.to_str().is_some_and(|link| sockets.contains(link)))
 }
 
+#[cfg(test)]
+impl Owner {
+    /// A gpucause with this command.
+    pub(crate) fn gpucause(command: &str) -> Self {
+        Self { pid: 7, name: OWN_NAME.into(), command: Some(command.into()) }
+    }
+}
+
 fn owner(pid: u32) -> Owner {
     let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let name = String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
@@ -113,11 +126,7 @@ mod tests {
 
     #[test]
     fn a_gpucause_is_named_with_its_command() {
-        let owner = |command: &str| Owner {
-            pid: 7,
-            name: "gpucause".into(),
-            command: Some(command.into()),
-        };
+        let owner = Owner::gpucause;
         assert_eq!(owner("replay").to_string(), "gpucause replay (PID 7)");
         assert!(owner("exporter").is_exporter() && !owner("replay").is_exporter());
     }

@@ -64,9 +64,10 @@ impl fmt::Display for ListenAddress {
 pub enum BindError {
     /// The port is in use.
     #[error(
-        "cannot listen on {address}: the port is in use{}; 9400, gpucause's default, is also the default port of \
-         dcgm-exporter - choose a free one with --web.listen-address, such as --web.listen-address=:9401",
-        by(owners)
+        "cannot listen on {address}: the port is in use{}{} - choose a free one with --web.listen-address, such as \
+         --web.listen-address=:9401",
+        by(owners),
+        likely(owners)
     )]
     InUse {
         /// The address.
@@ -105,6 +106,14 @@ pub enum BindError {
 
 fn by(owners: &[Owner]) -> String {
     if owners.is_empty() { String::new() } else { format!(" by {}", names(owners)) }
+}
+
+/// Who likely has it, unless a gpucause does.
+fn likely(owners: &[Owner]) -> &'static str {
+    match owners.iter().any(Owner::is_own) {
+        true => "",
+        false => "; 9400, gpucause's default, is also the default port of dcgm-exporter",
+    }
 }
 
 impl BindError {
@@ -233,6 +242,14 @@ mod tests {
             assert!(message.contains("--web.listen-address"), "{message}");
             assert!(!error.is_configuration());
         }
+    }
+
+    #[test]
+    fn a_port_that_a_gpucause_uses_is_not_explained_by_another_program() {
+        let address = ":9400".parse().unwrap();
+        let error = BindError::InUse { address, owners: vec![Owner::gpucause("exporter")] };
+        let message = error.to_string();
+        assert!(message.contains("is in use by gpucause exporter (PID 7) - choose"), "{message}");
     }
 
     #[test]
