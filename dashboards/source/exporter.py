@@ -28,6 +28,11 @@ AT = "{{instance}}"
 NOT_BY_DESIGN = 'map!="kernel_hists"'
 
 
+def fill(*matchers):
+    """Share of the entries that a map can hold."""
+    return f"gpucause_map_entries{{{', '.join(matchers)}}} / (gpucause_map_capacity > 0)"
+
+
 def _state():
     return [
         stat(
@@ -86,7 +91,7 @@ def _state():
         stat(
             "Fullest map",
             "Fill of the fullest kernel map, without kernel_hists, which fills up by design.",
-            [query(f"max(map:gpucause_map_fill:ratio{{{ON}, {NOT_BY_DESIGN}}})", "map")],
+            [query(f"max({fill(ON, NOT_BY_DESIGN)})", "map")],
             unit="percentunit",
             decimals=0,
             w=3,
@@ -292,7 +297,7 @@ def _limits():
         bars(
             "Fill of the maps",
             "Fill of each kernel map, of the exporter where it is fullest.",
-            [query(f"topk(16, max by (map) (map:gpucause_map_fill:ratio{{{ON}}}))", "{{map}}", instant=True)],
+            [query(f"topk(16, max by (map) ({fill(ON)}))", "{{map}}", instant=True)],
             unit="percentunit",
             high=1,
             h=10,

@@ -489,7 +489,7 @@ def _host():
             "Time per second that the cgroup of the process was throttled by its CPU quota, summed over CPUs, and time that its"
             " threads spent in direct reclaim.",
             [
-                query(f"sum by (comm, pid) (process:gpucause_cgroup_throttled:rate5m{{{ON}}})", "throttled {{comm}} {{pid}}"),
+                query(rate("gpucause_cgroup_throttled_seconds_total", "comm, pid"), "throttled {{comm}} {{pid}}"),
                 query(rate("gpucause_direct_reclaim_seconds_total", "job") + " > 0", "direct reclaim"),
             ],
             unit="suffix: s/s",

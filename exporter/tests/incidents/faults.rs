@@ -107,11 +107,13 @@ fn relieve(stack: &Stack, fault: &Notified) {
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 
-/// What minutes added is what the exporter counted of a process, whoever it is summed by, and has the price of the example.
+/// What minutes added is what the exporter had counted of a process, whoever it is summed by, and has the price of the example.
 fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
     let amount = |series: &str| format!("sum(sum_over_time({series}[1h]))");
     let of_process = format!("cause:gpucause_lost_seconds:increase1m{{pid=\"{pid}\"}}");
-    let counted = format!("sum(gpucause_stall_seconds_total{{pid=\"{pid}\"}})");
+    // Amounts are of the minute before.
+    let minute = 60 / SPEED;
+    let counted = format!("sum(gpucause_stall_seconds_total{{pid=\"{pid}\"}} offset {minute}s)");
     let all = amount("cause:gpucause_lost_seconds:increase1m");
     let price = amount("owner:gpucause_lost_cost:increase1m{currency=\"USD\"}");
     let pairs = [

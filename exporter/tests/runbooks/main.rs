@@ -353,7 +353,7 @@ fn only_what_the_default_level_lacks_is_beyond_it() {
         "gpucause_launch_duration_seconds_bucket",
         r#"gpucause_offcpu_duration_seconds_sum{role="worker", reason="all"}"#,
         r#"gpucause_offcpu_duration_seconds_sum{role="dispatcher", reason="io"}"#,
-        "process:gpucause_cgroup_throttled:rate5m",
+        "process:gpucause_launches:rate5m",
     ] {
         assert!(!is_beyond(query), "{query}");
     }
