@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
+mod assistant;
 mod check;
 mod errors;
+mod many_nodes;
 mod reports;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

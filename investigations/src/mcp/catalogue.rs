@@ -78,7 +78,7 @@ impl Name {
                 "How complete the data is: what was observed and since when, which probes are attached, what was lost, which percentiles are of a sample, and the cost of observing."
             }
             Self::RunSql => {
-                "One read-only SELECT on the trace file, within limits of time and rows. sqlite_schema names the tables. Needs a trace file."
+                "One read-only SELECT within limits of time and rows: on the trace file (sqlite_schema names the tables), or on what live nodes have now, in the tables nodes, failures, chains, processes, process_gpus and samples (metrics by name, with labels as JSON). Nodes are asked only for the tables that the statement reads; of samples that is the most."
             }
             Self::GetCost => {
                 "What lost GPU time and idle GPUs cost over the last hours, the dearest first, by cause, namespace, user, Slurm job or process, as a Prometheus has it; says which, and how old its values are."
