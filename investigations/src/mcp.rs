@@ -10,9 +10,11 @@ mod catalogue;
 mod chains;
 mod cost;
 mod graphs;
+mod history;
 pub mod http;
 mod lines;
 mod observed;
+mod outliers;
 mod prompt;
 mod report;
 mod source;
@@ -36,11 +38,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+pub use history::history_rows;
 pub use source::{
     CheckLine, CheckReport, DemoReport, Host, Scenario, Source, SqlAnswer, SqlRunner,
 };
 pub use sql_of_file::SqlOfFile;
 
+use crate::clickhouse::ClickHouse;
 use crate::prometheus::Prometheus;
 use catalogue::Name;
 
@@ -70,6 +74,15 @@ impl ToolError {
     }
 }
 
+/// What keeps data of many nodes.
+#[derive(Debug, Default)]
+pub struct Stores {
+    /// Metrics, with the rules of gpucause.
+    pub prometheus: Option<Prometheus>,
+    /// Chains, in the tables of `clickhouse.sql`.
+    pub clickhouse: Option<ClickHouse>,
+}
+
 /// The server, shared by all clients.
 #[derive(Debug, Clone)]
 pub struct Assistant(Arc<Inner>);
@@ -78,17 +91,17 @@ pub struct Assistant(Arc<Inner>);
 struct Inner {
     source: Source,
     host: Arc<dyn Host>,
-    prometheus: Option<Prometheus>,
+    stores: Stores,
     calls: Semaphore,
     /// One demonstration at a time.
     demos: Semaphore,
 }
 
 impl Assistant {
-    /// A server for a source and this host, and for costs by a Prometheus.
-    pub fn new(source: Source, host: Arc<dyn Host>, prometheus: Option<Prometheus>) -> Self {
+    /// A server for a source, this host, and stores.
+    pub fn new(source: Source, host: Arc<dyn Host>, stores: Stores) -> Self {
         let (calls, demos) = (Semaphore::new(PARALLEL), Semaphore::new(1));
-        Self(Arc::new(Inner { source, host, prometheus, calls, demos }))
+        Self(Arc::new(Inner { source, host, stores, calls, demos }))
     }
 
     /// Serves one client, which sends one message per line, until it disconnects.
@@ -107,7 +120,7 @@ impl Assistant {
     }
 
     async fn answer(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
-        let Inner { source, host, prometheus, calls, demos } = &*self.0;
+        let Inner { source, host, stores, calls, demos } = &*self.0;
         if name == Name::RunDemo {
             let demo = arguments::demo(arguments)?;
             let Ok(_permit) = demos.try_acquire() else {
@@ -134,7 +147,13 @@ impl Assistant {
             Name::GraphFrequency => graphs::frequency(source, arguments::parse(arguments)?).await?,
             Name::RunSql => sql::answer(source, arguments::parse(arguments)?).await?,
             Name::GetCost => {
-                cost::answer(prometheus.as_ref(), arguments::costs(arguments)?).await?
+                cost::answer(stores.prometheus.as_ref(), arguments::costs(arguments)?).await?
+            }
+            Name::FindOutlierNodes => {
+                outliers::answer(stores.prometheus.as_ref(), arguments::parse(arguments)?).await?
+            }
+            Name::EventHistory => {
+                history::answer(stores.clickhouse.as_ref(), arguments::history(arguments)?).await?
             }
             Name::RunDemo => Value::Null,
         })
@@ -179,11 +198,11 @@ impl ServerHandler for Assistant {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(catalogue::tools(self.0.prometheus.is_some())))
+        Ok(ListToolsResult::with_all_items(catalogue::tools(&self.0.stores)))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let tools = catalogue::tools(self.0.prometheus.is_some());
+        let tools = catalogue::tools(&self.0.stores);
         tools.into_iter().find(|tool| tool.name == name)
     }
 

@@ -6,7 +6,8 @@ use rmcp::handler::server::tool::schema_for_type;
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 
-use super::arguments::{Costs, Demo, Nothing, Rows, Sql, StackRows};
+use super::Stores;
+use super::arguments::{Costs, Demo, History, Nothing, Outliers, Rows, Sql, StackRows};
 
 /// Earlier name of `get_data_quality`.
 const OLD_DATA_QUALITY: &str = "get_test_report";
@@ -40,6 +41,8 @@ named! {
     RunSql = "run_sql",
     QueryFleet = "query_fleet",
     GetCost = "get_cost",
+    FindOutlierNodes = "find_outlier_nodes",
+    EventHistory = "event_history",
 }
 
 impl Name {
@@ -83,6 +86,12 @@ impl Name {
             Self::GetCost => {
                 "What lost GPU time and idle GPUs cost over the last hours, the dearest first, by cause, namespace, user, Slurm job or process, as a Prometheus has it; says which, and how old its values are."
             }
+            Self::FindOutlierNodes => {
+                "Nodes and ranks that stand off their job now: by launches, launch p99 and lost time, compared with the median of the job's ranks by MAD, as a Prometheus has it; says which, how old its values are, and which nodes it cannot scrape."
+            }
+            Self::EventHistory => {
+                "Causal chains of the last hours or of a time in the past, of all nodes, one node or one job, the newest first, as a ClickHouse stores them; says which, and how old its newest record is."
+            }
             Self::QueryFleet => {
                 "The chains of all nodes of this server, the worst first, with the nodes that did not answer and why, and clocks that differ."
             }
@@ -101,6 +110,8 @@ impl Name {
             Self::RunSql => self.taking::<Sql>(),
             Self::RunDemo => self.taking::<Demo>(),
             Self::GetCost => self.taking::<Costs>(),
+            Self::FindOutlierNodes => self.taking::<Outliers>(),
+            Self::EventHistory => self.taking::<History>(),
         }
     }
 
@@ -115,10 +126,14 @@ impl Name {
     }
 }
 
-/// All of them, but what only a Prometheus answers where there is none.
-pub(super) fn tools(has_prometheus: bool) -> Vec<Tool> {
-    let listed = Name::ALL.iter().filter(|name| has_prometheus || **name != Name::GetCost);
-    listed.map(|name| name.tool()).collect()
+/// All of them, but what only a store answers that is not there.
+pub(super) fn tools(stores: &Stores) -> Vec<Tool> {
+    let is_there = |name: &&Name| match name {
+        Name::GetCost | Name::FindOutlierNodes => stores.prometheus.is_some(),
+        Name::EventHistory => stores.clickhouse.is_some(),
+        _ => true,
+    };
+    Name::ALL.iter().filter(is_there).map(|name| name.tool()).collect()
 }
 
 #[cfg(test)]
@@ -127,8 +142,9 @@ mod tests {
 
     #[test]
     fn every_tool_refuses_fields_that_it_does_not_know_and_only_the_demo_does_something() {
-        assert!(tools(false).iter().all(|tool| tool.name != "get_cost"));
-        for tool in tools(true) {
+        assert_eq!(tools(&Stores::default()).len(), Name::ALL.len() - 3);
+        for name in Name::ALL {
+            let tool = name.tool();
             assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
             assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
             let reads = tool.annotations.and_then(|hints| hints.read_only_hint);

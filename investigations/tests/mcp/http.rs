@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpucause_investigations::http::{Address, Client, Token};
 use gpucause_investigations::mcp::http::{Access, PATH, serve};
-use gpucause_investigations::mcp::{Assistant, Source};
+use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -76,7 +76,7 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
         let port = listening(Assistant::new(
             source,
             Arc::new(Quiet { allow_demo: false }),
-            None,
+            Stores::default(),
         ));
         let url = format!("http://127.0.0.1:{port}{PATH}");
         let sql = "SELECT (SELECT count(*) FROM nodes), (SELECT reason FROM failures), count(*), sum(value) FROM samples WHERE pid = '7'";
