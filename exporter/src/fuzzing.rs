@@ -27,7 +27,7 @@ use crate::{dcgm, foreign};
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("http", server::http),
     ("request", request),
     ("config", config),
@@ -39,6 +39,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("kernel_name", kernel_name),
     ("node", node),
     ("prometheus", prometheus),
+    ("clickhouse", clickhouse),
     ("otlp", otlp::answer),
 ];
 
@@ -138,6 +139,13 @@ fn prometheus(data: &[u8]) {
     let Ok(samples) = gpucause_investigations::prometheus::samples(data) else { return };
     // Each takes more of the answer than a label and its value.
     assert!(samples.len() < data.len());
+}
+
+/// What a ClickHouse answers to `gpucause mcp`.
+fn clickhouse(data: &[u8]) {
+    let Ok(rows) = gpucause_investigations::mcp::history_rows(data) else { return };
+    // Each takes more of the answer than its separator.
+    assert!(rows < data.len());
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::cli::UsageError;
 use crate::config::{in_one_line, typed};
 use crate::nodes_from::NodesFrom;
-use crate::prometheus_url::PrometheusLogin;
+use crate::store_url::PrometheusLogin;
 use crate::token_file;
 
 /// The environment variable of the password, which other users cannot read.

@@ -11,7 +11,7 @@ use gpucause_investigations::prometheus::encoded;
 use serde::Deserialize;
 
 use crate::config::{in_one_line, typed};
-use crate::prometheus_url::{PrometheusLogin, PrometheusUrl, PrometheusUrlError};
+use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
 
 /// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";
@@ -32,7 +32,7 @@ pub enum NodesFrom {
 pub enum NodesFromError {
     /// The address has a password.
     #[error(transparent)]
-    Url(PrometheusUrlError),
+    Url(StoreUrlError),
     /// It is neither.
     #[error(
         "{0}expected prometheus:URL, such as prometheus:http://localhost:9090, or file_sd:FILE"
@@ -47,7 +47,7 @@ impl FromStr for NodesFrom {
         match text.split_once(':') {
             Some(("prometheus", url)) => match url.parse() {
                 Ok(url) => Ok(Self::Prometheus(url)),
-                Err(error @ PrometheusUrlError::Password) => Err(NodesFromError::Url(error)),
+                Err(error @ StoreUrlError::Password(_)) => Err(NodesFromError::Url(error)),
                 Err(error) => Err(NodesFromError::Form(format!("{error}; "))),
             },
             Some(("file_sd", path)) if !path.is_empty() => Ok(Self::FileSd(path.into())),

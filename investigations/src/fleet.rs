@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::http::{Address, Client, Conversation};
-use crate::node::{AskError, Chains, chains_over, connect, metrics, now_over, within};
+use crate::node::{AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
 
 pub use live::LiveChains;
 
@@ -24,11 +24,21 @@ pub struct Limits {
     pub deadline: Duration,
     /// Readings of a node's clock; their median is used.
     pub samples: usize,
+    /// Time for all nodes. Those that have not answered by then are failures.
+    pub in_all: Duration,
+    /// Bytes of chains of all nodes together. What exceeds them is a failure of the node that sent it.
+    pub bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { parallel: 16, deadline: Duration::from_secs(10), samples: 5 }
+        Self {
+            parallel: 16,
+            deadline: Duration::from_secs(10),
+            samples: 5,
+            in_all: Duration::from_secs(300),
+            bytes: 256 << 20,
+        }
     }
 }
 
@@ -123,10 +133,11 @@ pub async fn chains(nodes: &[Client], limits: Limits) -> FleetAnswer {
 pub async fn pages(
     nodes: &[Client],
     limits: Limits,
+    page: Page,
     take: &mut (dyn FnMut(&NodeAnswer, &str) + Send),
 ) -> FleetAnswer {
     let take_page = |answer: &NodeAnswer, page: String| take(answer, &page);
-    all(nodes, limits, |node| with_page(node, limits), take_page).await
+    all(nodes, limits, |node| with_page(node, limits, page), take_page).await
 }
 
 /// Fetches the metrics of every node alone, for which few nodes require a login, and passes them to `take` on arrival. Returns the
@@ -136,41 +147,66 @@ pub async fn metric_pages(
     limits: Limits,
     take: &mut (dyn FnMut(&Address, &str) + Send),
 ) -> Vec<NodeFailure> {
-    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
-    let mut tasks = JoinSet::new();
-    for node in nodes {
-        let (node, permits) = (node.clone(), Arc::clone(&permits));
-        tasks.spawn(async move {
-            // The semaphore is never closed.
-            let _permit = permits.acquire_owned().await;
-            let page = within(limits.deadline, &node, metrics(&node)).await;
-            (node.address().clone(), page)
-        });
-    }
+    let page = |node: Client| async move {
+        within(limits.deadline, &node, metrics(&node, Page::Full)).await
+    };
     let mut failures = Vec::new();
-    while let Some(done) = tasks.join_next().await {
-        // As in `all`.
-        let (url, page) =
-            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        match page {
-            Ok(page) => take(&url, &page),
-            Err(error) => failures.push(NodeFailure { url, error }),
-        }
-    }
+    each(nodes, limits, page, |_, url, page| match page {
+        Ok(page) => take(&url, &page),
+        Err(error) => failures.push(NodeFailure { url, error }),
+    })
+    .await;
     failures
 }
 
-type ChainsAndClock = (Chains, Option<ClockOffset>);
+/// Asks every node, several at a time, and passes each result to `take` on arrival, with the node's index.
+async fn each<T, Asked>(
+    nodes: &[Client],
+    limits: Limits,
+    ask: impl Fn(Client) -> Asked,
+    mut take: impl FnMut(usize, Address, Result<T, AskError>),
+) where
+    T: Send + 'static,
+    Asked: Future<Output = Result<T, AskError>> + Send + 'static,
+{
+    let end = Instant::now() + limits.in_all;
+    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
+    let mut tasks = JoinSet::new();
+    for (index, node) in nodes.iter().cloned().enumerate() {
+        let permits = Arc::clone(&permits);
+        let (url, asked) = (node.address().clone(), ask(node));
+        tasks.spawn(async move {
+            // The semaphore is never closed. A permit is held until the node has answered.
+            let asked = async { (permits.acquire_owned().await, asked.await).1 };
+            let late = |_| Err(AskError::NotInTime(url.clone(), limits.in_all));
+            let result = timeout_at(end, asked).await.unwrap_or_else(late);
+            (index, url, result)
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        // Tasks are not cancelled, so an error is a panic, and a bug here.
+        let (index, url, result) =
+            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        take(index, url, result);
+    }
+}
+
+/// Chains, their size in bytes, and the clock.
+type ChainsAndClock = (Chains, usize, Option<ClockOffset>);
 
 async fn chains_only(node: Client, limits: Limits) -> Result<(ChainsAndClock, ()), AskError> {
     Ok((ask(&node, limits).await?, ()))
 }
 
-async fn with_page(node: Client, limits: Limits) -> Result<(ChainsAndClock, String), AskError> {
+async fn with_page(
+    node: Client,
+    limits: Limits,
+    page: Page,
+) -> Result<(ChainsAndClock, String), AskError> {
     let begin = Instant::now();
     let answer = ask(&node, limits).await?;
     let left = limits.deadline.saturating_sub(begin.elapsed());
-    Ok((answer, within(left, &node, metrics(&node)).await?))
+    Ok((answer, within(left, &node, metrics(&node, page)).await?))
 }
 
 /// Queries every node, and passes to `take` what `ask` fetched besides chains.
@@ -184,29 +220,20 @@ where
     T: Send + 'static,
     Asked: Future<Output = Result<(ChainsAndClock, T), AskError>> + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
-    let mut tasks = JoinSet::new();
-    for (index, node) in nodes.iter().cloned().enumerate() {
-        let permits = Arc::clone(&permits);
-        let (url, asked) = (node.address().clone(), ask(node));
-        tasks.spawn(async move {
-            // The semaphore is never closed.
-            let _permit = permits.acquire_owned().await;
-            (index, url, asked.await)
-        });
-    }
-    let mut results = Vec::with_capacity(nodes.len());
-    while let Some(done) = tasks.join_next().await {
-        // Tasks are not cancelled, so an error is a panic, and a bug here.
-        let (index, url, result) =
-            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        let result = result.map(|((chains, clock), more)| {
+    let (mut results, mut left) = (Vec::with_capacity(nodes.len()), limits.bytes);
+    each(nodes, limits, ask, |index, url, result| {
+        let result = result.and_then(|((chains, bytes, clock), more)| {
             let answer = NodeAnswer { url: url.clone(), chains, clock };
+            left = left.checked_sub(bytes).ok_or_else(|| {
+                let why = format!("all answers together exceed {} MiB", limits.bytes >> 20);
+                AskError::OutOfMemory(url.clone(), why)
+            })?;
             take(&answer, more);
-            answer
+            Ok(answer)
         });
         results.push((index, result.map_err(|error| NodeFailure { url, error })));
-    }
+    })
+    .await;
     results.sort_by_key(|(index, _)| *index);
     let mut all = FleetAnswer::default();
     for (_, result) in results {
@@ -224,17 +251,17 @@ async fn ask(node: &Client, limits: Limits) -> Result<ChainsAndClock, AskError> 
     let first = async {
         let mut conversation = connect(node).await?;
         let sent = here();
-        let chains = chains_over(&mut conversation, url).await?;
+        let (chains, bytes) = chains_over(&mut conversation, url).await?;
         let reading = chains.now.map(|now| ClockOffset::of_reading(sent, now, here()));
-        Ok((conversation, chains, reading))
+        Ok((conversation, chains, bytes, reading))
     };
-    let (mut conversation, chains, reading) = within(limits.deadline, node, first).await?;
-    let Some(reading) = reading else { return Ok((chains, None)) };
+    let (mut conversation, chains, bytes, reading) = within(limits.deadline, node, first).await?;
+    let Some(reading) = reading else { return Ok((chains, bytes, None)) };
     let mut readings = vec![reading];
     let left = limits.deadline.saturating_sub(begin.elapsed()).min(READING);
     // After the timeout, the readings so far are enough.
     let _ = timeout(left, read(&mut conversation, url, limits.samples, &mut readings)).await;
-    Ok((chains, ClockOffset::median(readings)))
+    Ok((chains, bytes, ClockOffset::median(readings)))
 }
 
 /// Reads the clock until there are `samples` readings, or one fails.

@@ -1,6 +1,7 @@
 //! Tools for the investigation after an alert: reports, queries, exports and traces.
 
 pub mod accounts;
+pub mod clickhouse;
 pub mod collectives;
 pub mod explain;
 pub mod export;

@@ -25,9 +25,25 @@ const MAX_REASON: usize = 600;
 pub const FOR_CURL: &str = "; for curl: ";
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
-/// The exporter's default path, with everything that it exports.
-const METRICS: &str = "/metrics?level=full";
 const TEXT: &str = "text/plain;version=0.0.4";
+
+/// Which of a node's metrics are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// Everything that it exports, at the exporter's default path.
+    Full,
+    /// Those about the identity of processes: a few KiB.
+    Processes,
+}
+
+impl Page {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Full => "/metrics?level=full",
+            Self::Processes => "/metrics?level=full&collect[]=processes",
+        }
+    }
+}
 
 /// Default port.
 const PORT: u16 = 9400;
@@ -92,6 +108,9 @@ pub enum AskError {
     /// The connection broke, or the answer is too large.
     #[error("{0} did not answer correctly: {1}")]
     Broken(Address, GetError),
+    /// The time for all nodes was over.
+    #[error("{0} did not answer within the {1:?} for all nodes - query fewer at once")]
+    NotInTime(Address, Duration),
     /// The answer does not fit into memory.
     #[error("the answer of {0} does not fit into memory ({1}) - query fewer nodes at once")]
     OutOfMemory(Address, String),
@@ -166,16 +185,16 @@ impl Chains {
 /// When there is no valid answer.
 pub async fn chains(node: &Client) -> Result<Chains, AskError> {
     let fetch = async { chains_over(&mut connect(node).await?, node.address()).await };
-    within(TIMEOUT, node, fetch).await
+    within(TIMEOUT, node, fetch).await.map(|(chains, _)| chains)
 }
 
 /// Fetches a node's metrics in Prometheus's text format.
 ///
 /// # Errors
 /// When there is no answer.
-pub async fn metrics(node: &Client) -> Result<String, AskError> {
+pub async fn metrics(node: &Client, page: Page) -> Result<String, AskError> {
     let fetch = async {
-        let body = body_of(&mut connect(node).await?, node.address(), METRICS, TEXT).await?;
+        let body = body_of(&mut connect(node).await?, node.address(), page.path(), TEXT).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
     within(TIMEOUT, node, fetch).await
@@ -195,15 +214,18 @@ pub(crate) async fn connect(node: &Client) -> Result<Conversation<'_>, AskError>
     node.connect().await.map_err(|error| failed(node.address(), error))
 }
 
-/// Fetches chains on an open connection.
+/// Fetches chains on an open connection, and the size of the answer in bytes.
 pub(crate) async fn chains_over(
     node: &mut Conversation<'_>,
     url: &Address,
-) -> Result<Chains, AskError> {
+) -> Result<(Chains, usize), AskError> {
     let body = body_of(node, url, CHAINS, JSON).await?;
     let not_understood = |cause| AskError::NotUnderstood(url.clone(), cause);
     let answer: Answer<Chains> = serde_json::from_slice(&body).map_err(not_understood)?;
-    answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
+    let chains = answer
+        .data
+        .ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))?;
+    Ok((chains, body.len()))
 }
 
 /// Reads the node's clock, in seconds since the Unix epoch.

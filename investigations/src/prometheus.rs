@@ -87,7 +87,7 @@ impl Prometheus {
     /// # Errors
     /// When there is no complete answer.
     pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, QueryError> {
-        let path = format!("/api/v1/query?query={}", encoded(expression));
+        let path = format!("/api/v1/query?query={}&timeout=10s", encoded(expression));
         Ok(self.data::<Data>(&path, MAX_ANSWER).await?.result)
     }
 

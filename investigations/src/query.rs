@@ -149,13 +149,8 @@ fn run(
         false => query_error(path, stop),
     };
     confine(connection, limits, &late).map_err(|source| failed(source.into()))?;
-    answer(connection, sql, limits).map_err(failed).map_err(|error| match error {
-        QueryError::Wrong(what) => QueryError::Wrong(match hint::hint(connection, sql, &what) {
-            Some(hint) => format!("{what} - {hint}"),
-            None => what,
-        }),
-        other => other,
-    })
+    let answered = answer(connection, sql, limits).map_err(failed);
+    answered.map_err(|error| hint::added(connection, sql, error))
 }
 
 /// Sets the limits and the authorizer.

@@ -86,3 +86,30 @@ async fn every_node_is_reported_whatever_becomes_of_the_others() {
     }
     assert_eq!(failures.len(), 4, "{failures:?}");
 }
+
+#[tokio::test]
+async fn what_all_nodes_send_and_the_time_for_all_are_bounded_and_who_is_left_out_is_named() {
+    let [one, other] =
+        [start("one", Nature::default()).await, start("other", Nature::default()).await];
+    let slow = Nature { delay: Duration::from_secs(60), ..Nature::default() };
+    let slow = start("slow", slow).await;
+    let failures = async |nodes: &[Client], limits| {
+        let reported = chains(nodes, limits).await;
+        let failed = reported.failures.iter();
+        (reported.answers.len(), failed.map(|own| own.error.to_string()).collect::<Vec<_>>())
+    };
+    // Each answer has some hundred bytes.
+    for (bytes, answers) in [(1, 0), (200, 1), (1 << 20, 2)] {
+        let limits = Limits { bytes, ..Limits::default() };
+        let (answered, failed) = failures(&[plain(one), plain(other)], limits).await;
+        assert_eq!((answered, failed.len()), (answers, 2 - answers), "{failed:?}");
+        assert!(failed.iter().all(|why| why.contains("does not fit into memory")), "{failed:?}");
+    }
+    let in_all = Duration::from_millis(500);
+    let limits = Limits { parallel: 1, in_all, ..Limits::default() };
+    let (answered, failed) = failures(&[plain(one), plain(slow), plain(other)], limits).await;
+    assert_eq!((answered, failed.len()), (1, 2), "{failed:?}");
+    for (why, port) in failed.iter().zip([slow, other]) {
+        assert!(why.contains(&port.to_string()) && why.contains("500ms for all nodes"), "{why}");
+    }
+}

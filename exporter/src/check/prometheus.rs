@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use super::{Point, State};
 use crate::cli::WebArgs;
 use crate::nodes::block_on;
-use crate::prometheus_url::{PrometheusLogin, PrometheusUrl};
 use crate::server::node_name;
+use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 const TARGETS: &str = "/api/v1/targets?state=active";
 const RULES: &str = "/api/v1/rules";

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::ExporterArgs;
-use crate::prometheus_url::{PrometheusLogin, PrometheusUrl};
+use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 /// Exit status of `gpucause check`.
 pub(super) const STATUS: &str = "\

@@ -10,8 +10,8 @@ use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 
 use crate::nodes::NodeArgs;
-use crate::prometheus_url::PrometheusUrl;
 use crate::server::ListenAddress;
+use crate::store_url::{ClickHouseLogin, ClickHouseUrl, PrometheusUrl};
 use crate::{duration, logging};
 
 /// Examples and exit status of `gpucause explain`.
@@ -161,9 +161,15 @@ pub struct McpArgs {
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// Also answer what lost and idle GPU time costs, by the Prometheus at this address that has the rules, such as http://prometheus:9090
+    /// Also answer which ranks stand off their job, and what lost and idle GPU time costs, by the Prometheus at this address that has the rules, such as http://prometheus:9090
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<PrometheusUrl>,
+    /// Also answer which causal chains nodes had in the past, by the ClickHouse at this address that has the tables of clickhouse.sql, such as http://clickhouse:8123 or https://me@clickhouse:8443/DATABASE
+    #[arg(long, value_name = "URL")]
+    pub clickhouse: Option<ClickHouseUrl>,
+    /// Flags of the login at a ClickHouse.
+    #[command(flatten)]
+    pub clickhouse_login: ClickHouseLogin,
     /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; clients must authenticate with a token; for access from other hosts, a token and TLS are required
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<ListenAddress>,

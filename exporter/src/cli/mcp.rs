@@ -8,7 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use gpucause_investigations::http::{Token, TokenError};
 use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
-    Assistant, CheckLine, CheckReport, DemoReport, Host, Scenario as Shown, Source, SqlOfFile, http,
+    Assistant, CheckLine, CheckReport, DemoReport, Host, Scenario as Shown, Source, SqlOfFile,
+    Stores, http,
 };
 use gpucause_investigations::prometheus::Prometheus;
 use gpucause_investigations::recording;
@@ -74,10 +75,12 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
         None => Source::Nodes(args.nodes.clients(&args.url)?),
     };
     let login = &args.nodes.prometheus_login;
-    let client = args.prometheus.as_ref().map(|url| url.client(login)).transpose();
-    let prometheus = client.context("--prometheus")?;
+    let prometheus = args.prometheus.as_ref().map(|url| url.client(login)).transpose();
+    let prometheus = prometheus.context("--prometheus")?.map(Prometheus::new);
+    let clickhouse = args.clickhouse.as_ref().map(|url| url.clickhouse(&args.clickhouse_login));
+    let clickhouse = clickhouse.transpose().context("--clickhouse")?;
     let host = Arc::new(ThisHost { allow_demo: args.allow_demo });
-    let assistant = Assistant::new(source, host, prometheus.map(Prometheus::new));
+    let assistant = Assistant::new(source, host, Stores { prometheus, clickhouse });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -60,10 +60,10 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
 fn of_nodes(args: &QueryArgs, sql: &str, limits: &Limits) -> anyhow::Result<()> {
     args.nodes.require()?;
     let clients = args.nodes.several()?;
-    let (tables, answers) = block_on(tables(&clients, fleet::Limits::default()))??;
+    let (tables, answers) = block_on(tables(sql, &clients, fleet::Limits::default()))??;
     let failed = report(&answers);
     if !answers.answers.is_empty() {
-        let answer = tables.query(sql, limits)?;
+        let answer = tables.query(limits)?;
         let failures = answers.failures.iter().map(|failure| Failure {
             url: failure.url.to_string(),
             reason: failure.error.to_string(),

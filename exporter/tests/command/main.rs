@@ -1,10 +1,29 @@
 //! The command line as the shell and systemd see it: exit codes and messages.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
+mod assistant;
 mod check;
 mod errors;
+#[path = "../fixture/http_client.rs"]
+#[allow(dead_code, reason = "made for tests of the server")]
+mod http_client;
+mod many_nodes;
+mod outliers;
+#[path = "../fixture/poll.rs"]
+#[allow(dead_code, reason = "other tests have times of their own")]
+mod poll;
+#[path = "../fixture/prometheus_server.rs"]
+#[allow(dead_code, reason = "made for tests of rules and alerts too")]
+mod prometheus_server;
 mod reports;
+#[path = "../fixture/server_process.rs"]
+#[allow(dead_code, reason = "made for tests of rules and alerts too")]
+mod server_process;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -136,6 +155,7 @@ fn a_password_in_an_address_is_refused_and_not_printed() {
     for (arguments, advice) in [
         (&["check", "--prometheus=http://me:secret@h:9090"][..], "--prometheus-password-file"),
         (&["mcp", "--prometheus", "me:secret@h:9090"], "--prometheus-password-file"),
+        (&["mcp", "--clickhouse", "me:secret@h:8123"], "--clickhouse-password-file"),
         (
             &["explain", "--nodes-from", "prometheus:http://me:secret@h"],
             "--prometheus-password-file",

@@ -12,7 +12,7 @@ use super::answer::Page;
 
 /// Default and largest number of rows.
 const LIMITS: (usize, usize) = (10, 200);
-/// Longest time that costs are added up over: 31 days.
+/// Longest time that costs are added up over, and chains are listed of: 31 days.
 const MAX_HOURS: u64 = 24 * 31;
 /// Longest demonstration.
 pub(super) const MAX_DEMO: Duration = Duration::from_secs(60);
@@ -163,6 +163,63 @@ impl By {
     }
 }
 
+/// Which ranks are compared.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Outliers {
+    /// Only of the Slurm job with this number, or of this Kubernetes namespace.
+    pub(super) job: Option<String>,
+    /// Only of processes with this name, such as train.py.
+    pub(super) comm: Option<String>,
+    /// All measures of each outlier, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl Outliers {
+    pub(super) fn page(&self) -> Page {
+        page(self.detail, self.limit, self.offset)
+    }
+}
+
+/// Which chains of the past.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct History {
+    /// Only what lasted within so many hours before until, 1 to 744; 24 unless given.
+    #[serde(default = "a_day")]
+    pub(super) hours: u64,
+    /// Seconds since the Unix epoch; now unless given.
+    pub(super) until: Option<f64>,
+    /// Only of the node with this name.
+    pub(super) node: Option<String>,
+    /// Only of the Slurm job with this number, or of this Kubernetes namespace or user.
+    pub(super) job: Option<String>,
+    /// Only of victims with this name, such as train.py.
+    pub(super) comm: Option<String>,
+    /// Only of this cause, such as cpu_preemption.
+    pub(super) cause: Option<String>,
+    /// The fix and the evidence of each chain, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl History {
+    pub(super) fn page(&self) -> Page {
+        page(self.detail, self.limit, self.offset)
+    }
+}
+
 /// Which demonstration.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -193,10 +250,28 @@ pub(super) fn none(arguments: Value) -> Result<(), ErrorData> {
 /// Costs of a valid time.
 pub(super) fn costs(arguments: Value) -> Result<Costs, ErrorData> {
     let costs: Costs = parse(arguments)?;
-    if (1..=MAX_HOURS).contains(&costs.hours) {
-        return Ok(costs);
+    valid_hours(costs.hours).map(|()| costs)
+}
+
+/// Chains of a valid time.
+pub(super) fn history(arguments: Value) -> Result<History, ErrorData> {
+    let history: History = parse(arguments)?;
+    valid_hours(history.hours)?;
+    match history.until {
+        // Until the year 2100.
+        Some(until) if !(1.0..4_102_444_800.0).contains(&until) => {
+            let text = format!("until is {until}; expected seconds since the Unix epoch");
+            Err(ErrorData::invalid_params(text, None))
+        }
+        _ => Ok(history),
     }
-    let text = format!("hours is {}; expected 1 to {MAX_HOURS}", costs.hours);
+}
+
+fn valid_hours(hours: u64) -> Result<(), ErrorData> {
+    if (1..=MAX_HOURS).contains(&hours) {
+        return Ok(());
+    }
+    let text = format!("hours is {hours}; expected 1 to {MAX_HOURS}");
     Err(ErrorData::invalid_params(text, None))
 }
 

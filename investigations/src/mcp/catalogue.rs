@@ -6,7 +6,8 @@ use rmcp::handler::server::tool::schema_for_type;
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 
-use super::arguments::{Costs, Demo, Nothing, Rows, Sql, StackRows};
+use super::Stores;
+use super::arguments::{Costs, Demo, History, Nothing, Outliers, Rows, Sql, StackRows};
 
 /// Earlier name of `get_data_quality`.
 const OLD_DATA_QUALITY: &str = "get_test_report";
@@ -40,6 +41,8 @@ named! {
     RunSql = "run_sql",
     QueryFleet = "query_fleet",
     GetCost = "get_cost",
+    FindOutlierNodes = "find_outlier_nodes",
+    EventHistory = "event_history",
 }
 
 impl Name {
@@ -78,10 +81,16 @@ impl Name {
                 "How complete the data is: what was observed and since when, which probes are attached, what was lost, which percentiles are of a sample, and the cost of observing."
             }
             Self::RunSql => {
-                "One read-only SELECT on the trace file, within limits of time and rows. sqlite_schema names the tables. Needs a trace file."
+                "One read-only SELECT within limits of time and rows: on the trace file (sqlite_schema names the tables), or on what live nodes have now, in the tables nodes, failures, chains, processes, process_gpus and samples (metrics by name, with labels as JSON). Nodes are asked only for the tables that the statement reads; of samples that is the most."
             }
             Self::GetCost => {
                 "What lost GPU time and idle GPUs cost over the last hours, the dearest first, by cause, namespace, user, Slurm job or process, as a Prometheus has it; says which, and how old its values are."
+            }
+            Self::FindOutlierNodes => {
+                "Nodes and ranks that stand off their job now: by launches, launch p99 and lost time, compared with the median of the job's ranks by MAD, as a Prometheus has it; says which, how old its values are, and which nodes it cannot scrape."
+            }
+            Self::EventHistory => {
+                "Causal chains of the last hours or of a time in the past, of all nodes, one node or one job, the newest first, as a ClickHouse stores them; says which, and how old its newest record is."
             }
             Self::QueryFleet => {
                 "The chains of all nodes of this server, the worst first, with the nodes that did not answer and why, and clocks that differ."
@@ -101,6 +110,8 @@ impl Name {
             Self::RunSql => self.taking::<Sql>(),
             Self::RunDemo => self.taking::<Demo>(),
             Self::GetCost => self.taking::<Costs>(),
+            Self::FindOutlierNodes => self.taking::<Outliers>(),
+            Self::EventHistory => self.taking::<History>(),
         }
     }
 

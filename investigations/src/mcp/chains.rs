@@ -8,8 +8,8 @@ use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
 use super::observed::Coverage;
-use super::source::{Source, failure, failures};
-use crate::fleet::{self, Limits};
+use super::source::{Source, failure, failures, limits};
+use crate::fleet::{self, FleetAnswer};
 use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
 
 /// Chains with their nodes' names, the worst first.
@@ -61,6 +61,30 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     list(head, "chains", &rows, page)
 }
 
+/// How many nodes answered, those that did not, and clocks that differ; and what was observed.
+pub(super) fn head_of_nodes(
+    found: &FleetAnswer,
+) -> Result<(Map<String, Value>, Coverage), ToolError> {
+    let failed: Vec<_> =
+        found.failures.iter().map(|own| failure(&own.url.to_string(), &own.error)).collect();
+    if found.answers.is_empty() {
+        let why = found.failures.iter().take(3).map(|own| own.error.to_string());
+        return Err(ToolError(format!("no node answered: {}", why.collect::<Vec<_>>().join("; "))));
+    }
+    let mut head =
+        object(json!({"nodes_answered": found.answers.len(), "nodes_failed": failed.len()}));
+    let observed = Coverage::of_answers(&found.answers, failed.is_empty());
+    if !failed.is_empty() {
+        head.insert("failures".into(), failures(failed));
+    }
+    let warnings = found.clock_warnings();
+    if !warnings.is_empty() {
+        let shown = warnings.iter().take(20).map(|text| answer::name(text));
+        head.insert("clock_warnings".into(), shown.collect());
+    }
+    Ok((head, observed))
+}
+
 async fn find(source: &Source) -> Result<Found, ToolError> {
     match source {
         Source::File(file) => {
@@ -82,17 +106,8 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             .await
         }
         Source::Nodes(clients) => {
-            let answer = fleet::chains(clients, Limits::default()).await;
-            let warnings: Vec<_> =
-                answer.clock_warnings().iter().take(20).map(|text| answer::name(text)).collect();
-            let failed =
-                answer.failures.iter().map(|own| failure(&own.url.to_string(), &own.error));
-            let failed: Vec<_> = failed.collect();
-            if answer.answers.is_empty() {
-                let why: Vec<_> =
-                    answer.failures.iter().take(3).map(|own| own.error.to_string()).collect();
-                return Err(ToolError(format!("no node answered: {}", why.join("; "))));
-            }
+            let answer = fleet::chains(clients, limits(clients)).await;
+            let (mut head, observed) = head_of_nodes(&answer)?;
             let node = |own: &fleet::NodeAnswer| {
                 json!({
                     "node": answer::name(&own.chains.node),
@@ -102,18 +117,8 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                     "clock_uncertainty_s": own.clock.map(|clock| rounded(clock.uncertainty_seconds)),
                 })
             };
-            let answered = answer.answers.len();
-            let observed = Coverage::of_answers(&answer.answers, failed.is_empty());
-            let mut head =
-                object(json!({"nodes_answered": answered, "nodes_failed": failed.len()}));
             let nodes: Vec<_> = answer.answers.iter().take(20).map(node).collect();
             head.insert("nodes".into(), nodes.into());
-            if !failed.is_empty() {
-                head.insert("failures".into(), failures(failed));
-            }
-            if !warnings.is_empty() {
-                head.insert("clock_warnings".into(), warnings.into());
-            }
             let pids = answer.answers.iter().map(|own| own.chains.processes.clone());
             let pids = pids.collect::<Option<Vec<_>>>();
             let pids = pids.map(|pids| pids.into_iter().flatten().collect());

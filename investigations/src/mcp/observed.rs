@@ -105,6 +105,6 @@ pub(super) fn of_page(url: &str, page: &str) -> Value {
 }
 
 /// The same of several nodes.
-pub(super) fn of_pages(pages: &[(String, String)]) -> Value {
-    pages.iter().take(MOST_NODES).map(|(url, page)| of_page(url, page)).collect()
+pub(super) fn of_pages<'a>(nodes: impl Iterator<Item = &'a Value>) -> Value {
+    nodes.take(MOST_NODES).cloned().collect()
 }

@@ -73,9 +73,10 @@ pub(super) async fn report(source: &Source) -> Result<Value, ToolError> {
             list(object(head), "sessions", &sessions, ALL)
         }
         Source::Nodes(clients) => {
-            let (pages, failed) = pages(clients).await;
-            let rows: Vec<_> = pages.iter().map(|(url, page)| of_page(url, page)).collect();
-            let observation = observed::of_pages(&pages);
+            let of = |url: &str, page: &str| Ok((of_page(url, page), observed::of_page(url, page)));
+            let (pages, failed) = pages(clients, of).await;
+            let observation = observed::of_pages(pages.iter().map(|(_, observed)| observed));
+            let rows: Vec<_> = pages.into_iter().map(|(row, _)| row).collect();
             let mut head = object(json!({"source": "live nodes", "observation": observation}));
             if !failed.is_empty() {
                 head.insert("failures".into(), failures(failed));

@@ -8,10 +8,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::ToolError;
-use super::answer::{self, list, object};
-use super::arguments::Sql;
-use crate::http::Client;
-use crate::node;
+use super::answer;
+use crate::fleet::{self, Limits};
+use crate::http::{Address, Client};
 use crate::recording::{Recording, RecordingError};
 use gpucause_engine::chain::Chain;
 
@@ -94,7 +93,7 @@ pub trait SqlRunner: Debug + Send {
 #[derive(Debug, Clone)]
 pub struct File {
     recording: Arc<Mutex<Box<dyn Recording>>>,
-    sql: Option<Arc<Mutex<Box<dyn SqlRunner>>>>,
+    pub(super) sql: Option<Arc<Mutex<Box<dyn SqlRunner>>>>,
 }
 
 /// Where answers come from.
@@ -139,27 +138,35 @@ impl File {
     }
 }
 
-/// Metrics by node, and the failures of other nodes.
-pub(super) async fn pages(nodes: &[Client]) -> (Vec<(String, String)>, Vec<Value>) {
-    let mut asked = tokio::task::JoinSet::new();
-    let permits = Arc::new(tokio::sync::Semaphore::new(crate::fleet::Limits::default().parallel));
-    for (index, client) in nodes.iter().cloned().enumerate() {
-        let permits = Arc::clone(&permits);
-        asked.spawn(async move {
-            let _permit = permits.acquire_owned().await;
-            (index, client.address().to_string(), node::metrics(&client).await)
-        });
-    }
-    let mut answers = asked.join_all().await;
-    answers.sort_by_key(|(index, ..)| *index);
-    let (mut pages, mut failures) = (Vec::new(), Vec::new());
-    for (_, url, answer) in answers {
-        match answer {
-            Ok(page) => pages.push((url, page)),
-            Err(error) => failures.push(failure(&url, &error)),
-        }
-    }
-    (pages, failures)
+/// Nodes from which on a clock is read once.
+const MANY: usize = 50;
+
+/// Limits of a question to nodes, which must be over before the call is: what is slow is a failure, and the rest is answered.
+/// A call may ask twice.
+pub(super) fn limits(nodes: &[Client]) -> Limits {
+    let (deadline, in_all) = (Duration::from_secs(4), Duration::from_secs(12));
+    let samples = if nodes.len() < MANY { Limits::default().samples } else { 1 };
+    Limits { parallel: 32, deadline, samples, in_all, ..Limits::default() }
+}
+
+/// What `of` makes of the metrics of each node on arrival, in the order of nodes, and the failures of other nodes. An error of it
+/// is one, too.
+pub(super) async fn pages<T: Send>(
+    nodes: &[Client],
+    mut of: impl FnMut(&str, &str) -> Result<T, String> + Send,
+) -> (Vec<T>, Vec<Value>) {
+    let (mut pages, mut failed) = (Vec::new(), Vec::new());
+    let mut take = |url: &Address, page: &str| match of(&url.to_string(), page) {
+        Ok(page) => pages.push((url.clone(), page)),
+        Err(error) => failed.push((url.clone(), error)),
+    };
+    let silent = fleet::metric_pages(nodes, limits(nodes), &mut take).await;
+    failed.extend(silent.into_iter().map(|own| (own.url, own.error.to_string())));
+    let place = |url: &Address| nodes.iter().position(|node| node.address() == url);
+    pages.sort_by_cached_key(|(url, _)| place(url));
+    failed.sort_by_cached_key(|(url, _)| place(url));
+    let failures = failed.iter().map(|(url, error)| failure(&url.to_string(), error)).collect();
+    (pages.into_iter().map(|(_, page)| page).collect(), failures)
 }
 
 /// A node that did not answer.
@@ -176,30 +183,4 @@ pub(super) fn failures(mut failures: Vec<Value>) -> Value {
         failures.push(json!({"more": more}));
     }
     Value::from(failures)
-}
-
-/// The answer of `run_sql`.
-pub(super) async fn sql(source: &Source, asked: Sql) -> Result<Value, ToolError> {
-    let file = source.need_file()?;
-    let Some(runner) = file.sql.clone() else {
-        return Err(ToolError::new("this server does not run SQL"));
-    };
-    let page = asked.page();
-    // One more row than shown reveals whether there are more.
-    let most = page.offset.saturating_add(page.limit).saturating_add(1);
-    let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, most));
-    let found = run.await.map_err(ToolError::new)?.map_err(ToolError)?;
-    let most = if page.detail { 2000 } else { 200 };
-    let cell = |value: &Value| match value {
-        Value::String(text) => Value::from(answer::text(text, most)),
-        other => other.clone(),
-    };
-    let rows: Vec<Value> =
-        found.rows.iter().map(|row| row.iter().map(cell).collect::<Value>()).collect();
-    let columns: Vec<_> = found.columns.iter().map(|column| answer::name(column)).collect();
-    let mut head = object(json!({"columns": columns}));
-    if found.more {
-        head.insert("more_rows".into(), true.into());
-    }
-    list(head, "rows", &rows, page)
 }

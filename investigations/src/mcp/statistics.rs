@@ -19,6 +19,9 @@ pub(super) const NOT_IN_FILE: &str = "no process with this PID is in the file";
 /// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
+/// Rows of all nodes together: some 100 MiB.
+const MAX_ROWS: usize = 500_000;
+
 /// Durations of one kind of calls or waits of one process.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
@@ -108,7 +111,15 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
     match source {
         Source::File(file) => file.read(of_recording).await,
         Source::Nodes(clients) => {
-            let (pages, failed) = pages(clients).await;
+            let mut left = MAX_ROWS;
+            let of = |url: &str, page: &str| {
+                let mut found = Found::default();
+                of_page(url, page, &mut found);
+                let rows = found.calls.len() + found.waits.len();
+                left = left.checked_sub(rows).ok_or("all nodes have too many rows; ask fewer")?;
+                Ok((observed::of_page(url, page), found))
+            };
+            let (pages, failed) = pages(clients, of).await;
             if pages.is_empty() {
                 let why = failed.first().map(ToString::to_string).unwrap_or_default();
                 return Err(ToolError(format!("no node answered: {why}")));
@@ -118,13 +129,14 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
             found.head = object(json!({
                 "source": "live counters since each process was first seen",
                 "percentiles": "upper edges of histogram buckets",
-                "observation": observed::of_pages(&pages),
+                "observation": observed::of_pages(pages.iter().map(|(observed, _)| observed)),
             }));
             if !failed.is_empty() {
                 found.head.insert("failures".into(), failures(failed));
             }
-            for (url, page) in pages {
-                of_page(&url, &page, &mut found);
+            for (_, Found { calls, waits, .. }) in pages {
+                found.calls.extend(calls);
+                found.waits.extend(waits);
             }
             Ok(found)
         }

@@ -3,13 +3,26 @@
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthContext, Authorization};
 
+use super::QueryError;
+
 const NO_COLUMN: &str = "no such column";
 const NO_TABLE: &str = "no such table";
 /// Tables whose columns a hint lists.
 const MAX_TABLES: usize = 3;
 
+/// The error, with what the database has.
+pub(super) fn added(connection: &mut Connection, sql: &str, error: QueryError) -> QueryError {
+    match error {
+        QueryError::Wrong(what) => QueryError::Wrong(match hint(connection, sql, &what) {
+            Some(hint) => format!("{what} - {hint}"),
+            None => what,
+        }),
+        other => other,
+    }
+}
+
 /// The tables, or the columns of the tables in the statement, if the error is about one that does not exist.
-pub(super) fn hint(connection: &mut Connection, sql: &str, error: &str) -> Option<String> {
+fn hint(connection: &mut Connection, sql: &str, error: &str) -> Option<String> {
     let of_column = error.contains(NO_COLUMN);
     if !of_column && !error.contains(NO_TABLE) {
         return None;

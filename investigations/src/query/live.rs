@@ -1,15 +1,21 @@
-//! SQL across live nodes. Nodes do not run the statements: their chains and metrics are fetched into tables in memory here.
+//! SQL across live nodes. Nodes do not run the statements: their chains and metrics are fetched into tables in memory here. Only
+//! what a statement reads is fetched, and none where it is invalid.
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
+use rusqlite::hooks::{AuthAction, AuthContext};
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
-use super::{Answer, Limits, MEMORY, QueryError, Stop, check, query_error, run};
+use super::{
+    Answer, Limits, MEMORY, QueryError, Stop, check, confine, guard, hint, query_error, run,
+};
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
 use crate::http::Client;
-use crate::node::AskError;
+use crate::node::{AskError, Page};
 use crate::page::{Sample, samples};
 
 /// The name of the tables in errors.
@@ -40,33 +46,43 @@ const SCHEMA: &str = "
         node TEXT NOT NULL, name TEXT NOT NULL, pid TEXT, comm TEXT, labels TEXT NOT NULL, value REAL
     );";
 
-/// The tables: nodes, failures, chains, processes, their GPUs, and samples.
+/// The tables: nodes, failures, chains, processes, their GPUs, and samples; and the statement that they are for.
 #[derive(Debug)]
 pub struct Tables {
     connection: Connection,
     names: HashSet<String>,
+    sql: String,
 }
 
-/// Queries every node and fills the tables. Nodes that do not answer, or whose answer does not fit into memory, are in the table
-/// `failures`.
+/// Queries every node and fills the tables that a statement reads. Nodes that do not answer, or whose answer does not fit into
+/// memory, are in the table `failures`.
 ///
 /// # Errors
-/// When memory does not suffice for that table.
+/// When the statement is invalid or does not only read; when memory does not suffice for the table `failures`.
 pub async fn tables(
+    sql: &str,
     nodes: &[Client],
     limits: fleet::Limits,
 ) -> Result<(Tables, FleetAnswer), QueryError> {
-    let mut tables = Tables::empty()?;
+    let mut tables = Tables::empty(sql)?;
+    let page = page(sql)?;
     let mut refused = Vec::new();
-    let mut answer = fleet::pages(nodes, limits, &mut |answer, page| {
+    let mut add = |answer: &NodeAnswer, page: &str| {
         if let Err(error) = tables.add(answer, page) {
             refused.push(NodeFailure {
                 url: answer.url.clone(),
                 error: AskError::OutOfMemory(answer.url.clone(), error.to_string()),
             });
         }
-    })
-    .await;
+    };
+    let mut answer = match page {
+        Some(page) => fleet::pages(nodes, limits, page, &mut add).await,
+        None => {
+            let answer = fleet::chains(nodes, limits).await;
+            answer.answers.iter().for_each(|node| add(node, ""));
+            answer
+        }
+    };
     answer.answers.retain(|node| !refused.iter().any(|failure| failure.url == node.url));
     answer.failures.append(&mut refused);
     answer
@@ -78,8 +94,32 @@ pub async fn tables(
     Ok((tables, answer))
 }
 
+/// The metrics that a statement reads.
+fn page(sql: &str) -> Result<Option<Page>, QueryError> {
+    check(sql)?;
+    let mut connection = Tables::empty(sql)?.connection;
+    let read = Arc::new(Mutex::new(HashSet::new()));
+    let tables = Arc::clone(&read);
+    let authorize = move |context: AuthContext<'_>| {
+        if let AuthAction::Read { table_name, .. } = context.action {
+            tables.lock().insert(table_name.to_owned());
+        }
+        guard::authorize(context)
+    };
+    confine(&mut connection, &Limits::default(), &Arc::default()).map_err(failed)?;
+    connection.authorizer(Some(authorize)).map_err(failed)?;
+    let prepared = connection.prepare(sql).map(drop).map_err(failed);
+    prepared.map_err(|error| hint::added(&mut connection, sql, error))?;
+    let read = read.lock();
+    Ok(match ["samples", "processes", "process_gpus"].map(|table| read.contains(table)) {
+        [true, ..] => Some(Page::Full),
+        [false, false, false] => None,
+        [false, ..] => Some(Page::Processes),
+    })
+}
+
 impl Tables {
-    fn empty() -> Result<Self, QueryError> {
+    fn empty(sql: &str) -> Result<Self, QueryError> {
         let make = || {
             let connection = Connection::open_in_memory()?;
             // Applies to the whole process, and can only be lowered.
@@ -88,7 +128,7 @@ impl Tables {
             Ok(connection)
         };
         let connection = make().map_err(failed)?;
-        Ok(Self { connection, names: HashSet::new() })
+        Ok(Self { connection, names: HashSet::new(), sql: sql.to_owned() })
     }
 
     /// A name that occurs again gets the address appended.
@@ -169,13 +209,12 @@ impl Tables {
         self.connection.execute("INSERT INTO failures VALUES (?, ?)", row).map(drop).map_err(failed)
     }
 
-    /// Runs a statement on the tables, with the limits of a trace file.
+    /// Runs the statement, with the limits of a trace file.
     ///
     /// # Errors
     /// When the statement does not only read, or a limit other than that of rows is exceeded.
-    pub fn query(mut self, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
-        check(sql)?;
-        run(&mut self.connection, Path::new(TABLES), sql, limits)
+    pub fn query(mut self, limits: &Limits) -> Result<Answer, QueryError> {
+        run(&mut self.connection, Path::new(TABLES), &self.sql, limits)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpucause_investigations::http::{Address, Client, Token};
 use gpucause_investigations::mcp::http::{Access, PATH, serve};
-use gpucause_investigations::mcp::{Assistant, Source};
+use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -73,12 +73,24 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
             Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
         };
         let source = Source::Nodes(vec![node(a), node(b)]);
-        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false }), None));
+        let port = listening(Assistant::new(
+            source,
+            Arc::new(Quiet { allow_demo: false }),
+            Stores::default(),
+        ));
         let url = format!("http://127.0.0.1:{port}{PATH}");
-        tokio::task::spawn_blocking(move || client("http", &json!({}), &[&url, TOKEN]))
-            .await
-            .unwrap()
+        let sql = "SELECT (SELECT count(*) FROM nodes), (SELECT reason FROM failures), count(*), sum(value) FROM samples WHERE pid = '7'";
+        let asked = json!({"run_sql": {"sql": sql}});
+        tokio::task::spawn_blocking(move || client("http", &asked, &[&url, TOKEN])).await.unwrap()
     });
+    let sql = answer(&reported, "run_sql");
+    assert_eq!((&sql["rows"][0][0], &sql["rows"][0][2]), (&json!(1), &json!(10)), "{sql}");
+    assert!(sql["rows"][0][1].as_str().unwrap().contains("not for you"), "{sql}");
+    assert_eq!((&sql["nodes_answered"], &sql["nodes_failed"]), (&json!(1), &json!(1)));
+    assert_eq!(
+        (&sql["source"], &sql["observation"][0]["state"]),
+        (&json!("live nodes, now"), &json!("disabled"))
+    );
     let fleet = answer(&reported, "query_fleet");
     assert_eq!((&fleet["nodes_answered"], &fleet["nodes_failed"]), (&json!(1), &json!(1)));
     assert!(fleet["failures"][0]["reason"].as_str().unwrap().contains("not for you"), "{fleet}");
@@ -112,11 +124,9 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
     assert_eq!(waits[0]["reason"], "futex (dispatcher)");
     assert_eq!(answer(&reported, "graph_lifecycle")["processes"][0]["launches"]["count"], 9);
     assert_eq!(answer(&reported, "graph_frequency")["processes"][0]["launches_per_s"], 0.0);
-    for tool in ["get_stacks", "run_sql"] {
-        // A question without arguments is refused; one for a file is answered with what to do.
-        let said = &reported["answers"][tool];
-        assert!(said["error"] == true || said["refused"].is_string(), "{tool}: {said}");
-    }
+    // For a file; live nodes are answered with what to do.
+    let said = &reported["answers"]["get_stacks"];
+    assert!(said["text"].as_str().unwrap().contains("--db FILE"), "{said}");
 }
 
 #[test]

@@ -5,14 +5,17 @@
 mod cost;
 #[path = "../fixture/fake_node.rs"]
 mod fake_node;
+mod history;
 mod http;
+mod outliers;
 mod recording;
+mod store;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use gpucause_investigations::mcp::{Assistant, Source};
+use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use recording::{HOSTILE, Memory, Quiet, Sql};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -32,7 +35,7 @@ const TOOLS: [&str; 10] = [
 
 pub(crate) fn of_memory(allow_demo: bool) -> Assistant {
     let source = Source::file(Box::new(Memory::new()), Some(Box::new(Sql)));
-    Assistant::new(source, Arc::new(Quiet { allow_demo }), None)
+    Assistant::new(source, Arc::new(Quiet { allow_demo }), Stores::default())
 }
 
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
@@ -249,6 +252,22 @@ fn a_process_that_is_not_in_the_file_is_said_not_to_be_there() {
             .collect::<Vec<_>>()
     };
     assert_eq!((note(99_999), note(7)), (vec![true; 4], vec![false; 4]));
+}
+
+#[test]
+fn tools_of_stores_are_listed_where_there_is_one() {
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+    let listed = run(async {
+        let (with, _) = store::beside(|_| ("500 Internal Server Error", String::new())).await;
+        let without = answers(of_memory(false), std::slice::from_ref(&list), 1).await.remove(0);
+        [without, answers(with, &[list], 1).await.remove(0)]
+    });
+    let [without, with] = listed.map(|answer| {
+        let tools = answer["result"]["tools"].as_array().unwrap().clone();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(without, TOOLS);
+    assert_eq!(with, [&TOOLS[..], &["get_cost", "find_outlier_nodes", "event_history"]].concat());
 }
 
 #[test]

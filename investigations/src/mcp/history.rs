@@ -1,0 +1,222 @@
+//! Chains of many nodes over days, from a ClickHouse that has the tables of `clickhouse.sql`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use super::ToolError;
+use super::answer::{self, Page, list, object, rounded};
+use super::arguments::History;
+use crate::clickhouse::{ClickHouse, MAX_ROWS, rows};
+
+/// What is asked for: the last record of each chain. What selects records is the same in all of a chain, but the time, and the last
+/// has the latest. Few columns, because there may be millions of records.
+macro_rules! newest {
+    () => {
+        "\
+WITH newest AS (
+    WITH if({until:Float64} > 0, toDateTime64({until:Float64}, 3), now64(3)) AS range_end
+    SELECT Node, ChainId, max(Revision) AS LastRevision, max(Seen) AS LastSeen, argMax(LostSeconds, Revision) AS Lost
+    FROM gpucause_chain_records
+    WHERE FirstSeen <= range_end AND Seen >= range_end - toIntervalHour({hours:UInt32})
+        AND ({node:String} = '' OR Node = {node:String})
+        AND ({comm:String} = '' OR Victim = {comm:String})
+        AND ({cause:String} = '' OR Cause = {cause:String})
+        AND ({job:String} = '' OR {job:String} IN (SlurmJob, Namespace, Owner))
+    GROUP BY Node, ChainId
+)
+"
+    };
+}
+
+const SUMMARY: &str = concat!(
+    newest!(),
+    "\
+SELECT
+    toFloat64((SELECT count() FROM gpucause_chain_records)) AS records,
+    (SELECT toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(max(Seen)) FROM gpucause_chain_records) / 1000 AS age,
+    toFloat64(count()) AS chains, sum(if(isFinite(Lost), Lost, 0)) AS lost
+FROM newest"
+);
+/// A record that came twice is there until ClickHouse merges it.
+const CHAINS: &str = concat!(
+    newest!(),
+    "\
+SELECT
+    Node AS node, ChainId AS id, State AS state, Severity AS severity, Cause AS cause, Effect AS effect,
+    toUnixTimestamp64Milli(FirstSeen) / 1000 AS first_seen, toUnixTimestamp64Milli(Seen) / 1000 AS last_seen,
+    toUnixTimestamp64Milli(now64(3)) / 1000 AS now, LostSeconds AS lost_seconds, Explained AS explained,
+    Victim AS victim, VictimPid AS victim_pid, Culprit AS culprit, CulpritPid AS culprit_pid, CulpritOwner AS culprit_owner,
+    Rank AS rank, SlurmJob AS slurm_job, Namespace AS namespace, Pod AS pod, Owner AS owner,
+    substringUTF8(Sentence, 1, 801) AS sentence, substringUTF8(Fix, 1, 801) AS fix, Evidence AS evidence
+FROM gpucause_chain_records
+WHERE (Node, ChainId, Revision) IN (
+    SELECT Node, ChainId, LastRevision FROM newest ORDER BY LastSeen DESC, Node, ChainId LIMIT 1000
+)
+ORDER BY last_seen DESC, node, id
+LIMIT 1 BY node, id"
+);
+const NOTE: &str = "The newest first, each as last seen. Ongoing: seen within three minutes; silent: neither seen since nor ended, because its node, the exporter or the way to this store is gone. Only nodes with --otlp.endpoint are here, and only causes that were found: no chain does not mean that a node was observed.";
+/// Seconds after which an ongoing chain, which is recorded every minute, is silent.
+const SILENT: f64 = 180.0;
+/// Numbers of evidence listed.
+const MAX_EVIDENCE: usize = 40;
+
+/// JSON has no infinity and no NaN, which a node may have sent.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Row {
+    node: String,
+    id: String,
+    state: String,
+    severity: String,
+    cause: String,
+    effect: String,
+    first_seen: f64,
+    last_seen: f64,
+    now: f64,
+    #[serde(deserialize_with = "number")]
+    lost_seconds: f64,
+    #[serde(deserialize_with = "number")]
+    explained: f64,
+    victim: String,
+    victim_pid: u32,
+    culprit: String,
+    culprit_pid: Option<u32>,
+    culprit_owner: String,
+    rank: Option<u32>,
+    slurm_job: String,
+    namespace: String,
+    pod: String,
+    owner: String,
+    sentence: String,
+    fix: String,
+    evidence: BTreeMap<String, Option<f64>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Summary {
+    /// In the table, of any time.
+    records: f64,
+    age: f64,
+    chains: f64,
+    lost: f64,
+}
+
+impl Row {
+    fn state(&self) -> &'static str {
+        match &*self.state {
+            "ended" => "ended",
+            _ if self.now - self.last_seen <= SILENT => "ongoing",
+            _ => "silent",
+        }
+    }
+
+    fn json(&self, page: Page) -> Value {
+        let has_culprit = !self.culprit.is_empty();
+        let culprit = has_culprit.then(|| {
+            json!({
+                "pid": self.culprit_pid,
+                "comm": answer::name(&self.culprit),
+                "owner": answer::name(&self.culprit_owner),
+            })
+        });
+        let mut row = object(json!({
+            "node": answer::name(&self.node),
+            "id": answer::name(&self.id),
+            "state": self.state(),
+            "first_seen": rounded(self.first_seen),
+            "last_seen": rounded(self.last_seen),
+            "cause": answer::name(&self.cause),
+            "effect": answer::name(&self.effect),
+            "severity": answer::name(&self.severity),
+            "victim": {"pid": self.victim_pid, "comm": answer::name(&self.victim)},
+            "culprit": culprit,
+            "rank": self.rank,
+            "explained": rounded(self.explained),
+            "lost_seconds": rounded(self.lost_seconds),
+            "sentence": answer::text(&self.sentence, 800),
+        }));
+        for (name, value) in [
+            ("slurm_job", &self.slurm_job),
+            ("namespace", &self.namespace),
+            ("pod", &self.pod),
+            ("owner", &self.owner),
+        ] {
+            if !value.is_empty() {
+                row.insert(name.to_owned(), answer::name(value));
+            }
+        }
+        if page.detail {
+            row.insert("fix".to_owned(), answer::text(&self.fix, 800).into());
+            let evidence = self.evidence.iter().take(MAX_EVIDENCE);
+            let evidence: Map<String, Value> = evidence
+                .map(|(name, value)| (answer::text(name, 80), value.map_or(Value::Null, rounded)))
+                .collect();
+            row.insert("evidence".to_owned(), evidence.into());
+        }
+        row.into()
+    }
+}
+
+/// The number of chains in an answer of a ClickHouse.
+///
+/// # Errors
+/// When it is not one.
+pub fn history_rows(body: &[u8]) -> Result<usize, serde_json::Error> {
+    const ALL: Page = Page { offset: 0, limit: usize::MAX, detail: true };
+    rows::<Row>(body).map(|rows| rows.iter().map(|row| row.json(ALL)).collect::<Vec<_>>().len())
+}
+
+/// The answer of `event_history`.
+pub(super) async fn answer(
+    clickhouse: Option<&ClickHouse>,
+    asked: History,
+) -> Result<Value, ToolError> {
+    let Some(clickhouse) = clickhouse else {
+        return Err(ToolError::new(
+            "this server has no ClickHouse; start it with --clickhouse URL",
+        ));
+    };
+    let (until, hours) = (asked.until.unwrap_or(0.0).to_string(), asked.hours.to_string());
+    let [node, job, comm, cause] = [&asked.node, &asked.job, &asked.comm, &asked.cause]
+        .map(|text| text.as_deref().unwrap_or_default());
+    let parameters = [
+        ("until", &*until),
+        ("hours", &*hours),
+        ("node", node),
+        ("job", job),
+        ("comm", comm),
+        ("cause", cause),
+    ];
+    let summary: Vec<Summary> =
+        clickhouse.rows(SUMMARY, &parameters).await.map_err(ToolError::new)?;
+    let Some(summary) = summary.first().filter(|own| own.records > 0.0) else {
+        return Err(ToolError(format!(
+            "{} has no chains; exporters send them with --otlp.endpoint",
+            clickhouse.address()
+        )));
+    };
+    let chains: Vec<Row> = clickhouse.rows(CHAINS, &parameters).await.map_err(ToolError::new)?;
+    let mut head = object(json!({
+        "source": answer::name(&clickhouse.address().to_string()),
+        "newest_record_age_s": rounded(summary.age),
+        "hours": asked.hours,
+        "until": asked.until,
+        "chains_in_all": summary.chains,
+        "lost_seconds_in_all": rounded(summary.lost),
+        "note": NOTE,
+    }));
+    if summary.chains > MAX_ROWS as f64 {
+        let text =
+            format!("only the newest {MAX_ROWS} are here; ask for less time, one node or one job");
+        head.insert("more".to_owned(), text.into());
+    }
+    let page = asked.page();
+    let rows: Vec<Value> = chains.iter().take(MAX_ROWS).map(|row| row.json(page)).collect();
+    list(head, "chains", &rows, page)
+}

@@ -1,0 +1,57 @@
+//! SQL on the trace file or on the tables of live nodes.
+
+use serde_json::{Map, Value, json};
+
+use super::ToolError;
+use super::answer::{self, list};
+use super::arguments::Sql;
+use super::chains::head_of_nodes;
+use super::source::{Source, SqlAnswer, limits};
+use super::sql_of_file::{QUERY_TIMEOUT, as_json};
+use crate::http::Client;
+use crate::query::{Limits, tables};
+
+/// The answer of `run_sql`.
+pub(super) async fn answer(source: &Source, asked: Sql) -> Result<Value, ToolError> {
+    let page = asked.page();
+    // One more row than shown reveals whether there are more.
+    let rows = page.offset.saturating_add(page.limit).saturating_add(1);
+    let (mut head, found) = match source {
+        Source::File(file) => {
+            let Some(runner) = file.sql.clone() else {
+                return Err(ToolError::new("this server does not run SQL"));
+            };
+            let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, rows));
+            (Map::new(), run.await.map_err(ToolError::new)?.map_err(ToolError)?)
+        }
+        Source::Nodes(nodes) => of_nodes(nodes, &asked.sql, rows).await?,
+    };
+    let most = if page.detail { 2000 } else { 200 };
+    let cell = |value: &Value| match value {
+        Value::String(text) => Value::from(answer::text(text, most)),
+        other => other.clone(),
+    };
+    let rows: Vec<Value> =
+        found.rows.iter().map(|row| row.iter().map(cell).collect::<Value>()).collect();
+    let columns: Vec<_> = found.columns.iter().map(|column| answer::name(column)).collect();
+    head.insert("columns".into(), columns.into());
+    if found.more {
+        head.insert("more_rows".into(), true.into());
+    }
+    list(head, "rows", &rows, page)
+}
+
+async fn of_nodes(
+    nodes: &[Client],
+    sql: &str,
+    rows: usize,
+) -> Result<(Map<String, Value>, SqlAnswer), ToolError> {
+    let (tables, answers) = tables(sql, nodes, limits(nodes)).await.map_err(ToolError::new)?;
+    let (mut head, observed) = head_of_nodes(&answers)?;
+    head.insert("source".into(), json!("live nodes, now"));
+    head.insert("observation".into(), observed.observation);
+    let limits = Limits { time: QUERY_TIMEOUT, rows };
+    let run = tokio::task::spawn_blocking(move || tables.query(&limits));
+    let found = run.await.map_err(ToolError::new)?.map_err(ToolError::new)?;
+    Ok((head, as_json(found).map_err(ToolError::new)?))
+}
