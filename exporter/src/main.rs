@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs};
-use gpucause::cli::{explain, export, mcp, merge_traces, query};
+use gpucause::cli::{explain, export, flight_of_nodes, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
 use gpucause::daemon::Daemon;
@@ -77,6 +77,10 @@ fn main() -> ExitCode {
         Command::Merge(args) => {
             logging::init_messages();
             merge_traces::run(&args)
+        }
+        Command::Flight(args) => {
+            logging::init_messages();
+            flight_of_nodes::run(&args)
         }
         Command::Query(args) => {
             logging::init_messages();

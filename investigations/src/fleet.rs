@@ -1,5 +1,6 @@
 //! Queries several nodes at once: their answers, failures, and clock skew to this host.
 
+mod flights;
 mod live;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use crate::http::{Address, Client, Conversation};
 use crate::node::{AskError, Chains, chains_over, connect, metrics, now_over, within};
 
+pub use flights::{FetchedFlight, FetchedFlights, flights};
 pub use live::LiveChains;
 
 /// Limits of a query.
@@ -58,6 +60,12 @@ impl ClockOffset {
     pub fn median(mut readings: Vec<Self>) -> Option<Self> {
         readings.sort_by(|a, b| a.ahead_seconds.total_cmp(&b.ahead_seconds));
         readings.get(readings.len().checked_sub(1)? / 2).copied()
+    }
+
+    /// Lead over another node's clock in nanoseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "a time beyond the range becomes its end")]
+    pub(crate) fn ahead_of_ns(&self, other: &Self) -> i64 {
+        ((self.ahead_seconds - other.ahead_seconds) * 1e9) as i64
     }
 
     /// Whether the clocks certainly differ, and by more than a tenth of a second.
