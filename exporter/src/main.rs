@@ -24,6 +24,7 @@ use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;
 use std::borrow::Cow;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -95,11 +96,7 @@ fn main() -> ExitCode {
             mcp::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
-        Command::Man { dir: None } => {
-            manual::page().map_err(Into::into).and_then(|page| printed(&page))
-        }
-        Command::Man { dir: Some(dir) } => manual::write_pages(&dir)
-            .with_context(|| format!("cannot write manual pages to {}", dir.display())),
+        Command::Man { dir } => manual_pages(dir.as_deref()),
         Command::Demo(args) => {
             let result = demo::run(&args);
             // A live view keeps the log off the screen.
@@ -199,6 +196,12 @@ fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
 
 fn printed(text: &[u8]) -> anyhow::Result<()> {
     std::io::stdout().write_all(text).context("cannot write to standard output")
+}
+
+fn manual_pages(dir: Option<&Path>) -> anyhow::Result<()> {
+    let Some(dir) = dir else { return printed(&manual::page()?) };
+    let written = manual::write_pages(dir);
+    written.with_context(|| format!("cannot write manual pages to {}", dir.display()))
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

@@ -1,9 +1,9 @@
 //! Flight records that clients ask for: one at a time, and not one after the other, or they would replace those of incidents.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::FlightFile;
 
@@ -31,13 +31,12 @@ pub enum RequestError {
 }
 
 /// The side that asks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Requests {
     /// Set once somebody records.
     recorder: OnceLock<mpsc::Sender<FlightRequest>>,
-    turn: Arc<Semaphore>,
-    /// When the last record was asked for.
-    last: Mutex<Option<Instant>>,
+    /// When the last record was asked for, and what is there until it is written.
+    last: Mutex<Option<(Instant, Weak<()>)>>,
 }
 
 /// A request whose client waits for the file.
@@ -45,7 +44,7 @@ pub(super) struct Requests {
 pub struct FlightRequest {
     answer: oneshot::Sender<Result<FlightFile, String>>,
     /// Held until the file is written, even if the client hangs up.
-    _turn: OwnedSemaphorePermit,
+    _writing: Arc<()>,
 }
 
 impl FlightRequest {
@@ -53,13 +52,6 @@ impl FlightRequest {
     pub fn answer(self, outcome: Result<FlightFile, String>) {
         // The client may have hung up.
         let _ = self.answer.send(outcome);
-    }
-}
-
-impl Default for Requests {
-    fn default() -> Self {
-        let (recorder, last) = Default::default();
-        Self { recorder, turn: Arc::new(Semaphore::new(1)), last }
     }
 }
 
@@ -74,22 +66,28 @@ impl Requests {
     /// Has a record written now.
     pub(super) async fn ask(&self) -> Result<FlightFile, RequestError> {
         let recorder = self.recorder.get().ok_or(RequestError::Off)?;
-        let turn = Arc::clone(&self.turn).try_acquire_owned().map_err(|_| RequestError::Busy)?;
-        self.begin(Instant::now())?;
+        let writing = self.begin(Instant::now())?;
         let (answer, answered) = oneshot::channel();
         let stopping = || RequestError::Failed("the daemon is stopping".to_owned());
-        recorder.send(FlightRequest { answer, _turn: turn }).await.map_err(|_| stopping())?;
+        recorder.send(FlightRequest { answer, _writing: writing }).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())?.map_err(RequestError::Failed)
     }
 
-    fn begin(&self, now: Instant) -> Result<(), RequestError> {
+    /// Begins a record, which is written until the result is dropped.
+    fn begin(&self, now: Instant) -> Result<Arc<()>, RequestError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = last.map(|last| now.saturating_duration_since(last));
-        if let Some(left) = since.and_then(|since| BETWEEN.checked_sub(since)) {
-            return Err(RequestError::TooSoon(left));
+        if let Some((begun, writing)) = &*last {
+            if writing.strong_count() > 0 {
+                return Err(RequestError::Busy);
+            }
+            if let Some(left) = BETWEEN.checked_sub(now.saturating_duration_since(*begun)) {
+                return Err(RequestError::TooSoon(left));
+            }
         }
-        *last = Some(now);
-        Ok(())
+        let writing = Arc::new(());
+        *last = Some((now, Arc::downgrade(&writing)));
+        drop(last);
+        Ok(writing)
     }
 }
 
@@ -122,7 +120,7 @@ mod tests {
     fn records_are_begun_ten_seconds_apart() {
         let requests = Requests::default();
         let begin = Instant::now();
-        let after = |seconds| requests.begin(begin + Duration::from_secs(seconds));
+        let after = |seconds| requests.begin(begin + Duration::from_secs(seconds)).map(drop);
         assert_eq!(after(0), Ok(()));
         let refused = after(4).unwrap_err();
         assert_eq!(refused, RequestError::TooSoon(Duration::from_secs(6)));
