@@ -73,11 +73,11 @@ class Node:
         """Not by `ip netns exec`: its /sys has no control groups."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", *command]
 
-    def start_exporter(self):
+    def start_exporter(self, *more):
         config = self.stack.folder / f"{self.name}.yaml"
         # A JSON string is a YAML string.
         config.write_text(f"processes: {{include: [{{cgroup: {json.dumps(re.escape(f'/{self.cgroup.name}/') + '.*')}}}]}}\n")
-        command = [self.programs / "gpucause", "exporter", f"--web.listen-address={self.instance}", f"--config.file={config}", "--nvml.off"]
+        command = [self.programs / "gpucause", "exporter", f"--web.listen-address={self.instance}", f"--config.file={config}", "--nvml.off", *more]
         self.stack.start(f"exporter of {self.name}", self.inside(command))
 
     def enter(self, job):

@@ -5,6 +5,7 @@ mod check;
 pub mod explain;
 pub mod export;
 mod flight;
+pub mod flight_of_nodes;
 mod interrupt;
 mod investigate;
 pub mod mcp;
@@ -44,6 +45,7 @@ use std::time::Duration;
 use after_help::SIGNALS_AND_STATUS;
 pub use check::CheckArgs;
 pub use flight::FlightArgs;
+pub use flight_of_nodes::FlightOfNodesArgs;
 use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
 pub use otlp::OtlpArgs;
@@ -77,6 +79,9 @@ pub enum Command {
     /// Record single events and accounts of the CUDA processes on this host to a trace file
     #[command(after_long_help = after_help::RECORD)]
     Record(RecordArgs),
+    /// Have nodes write the last seconds to flight records, all at once, and merge these into one trace file
+    #[command(after_long_help = flight_of_nodes::STATUS)]
+    Flight(FlightOfNodesArgs),
     /// Merge several trace files, of one node or many, into one
     Merge(MergeArgs),
     /// Run read-only SQL on a trace file, or on chains and metrics of nodes

@@ -1,7 +1,8 @@
 //! The flight recorder: single events stay in the kernel's ring, where the newest overwrite the oldest. When a causal chain of high
-//! severity appears, or on SIGUSR2, those of the last seconds are written to a trace file.
+//! severity appears, on SIGUSR2, or when a client asks, those of the last seconds are written to a trace file.
 
 mod folder;
+mod requests;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Nanos;
-use gpucause_engine::chain::{Cause, Chain, Severity};
+use gpucause_engine::chain::{Cause, Severity};
 use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings};
 use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::chains::{EVALUATE_EVERY, engine_input};
@@ -28,13 +30,18 @@ use crate::record::trace_recorder::{TraceRecorder, Written};
 use crate::server::{Source as _, node_name};
 use crate::version;
 use folder::Folder;
+use requests::Requests;
 
 pub use folder::FlightFile;
+pub use requests::{FlightRequest, RequestError};
 
 /// A less severe chain makes no file.
 const MIN_SEVERITY: Severity = Severity::High;
 /// Size limit of a file: the content of the ring and the accounts of a busy host.
 const MAX_BYTES: u64 = 64 << 20;
+/// Why there is a file that is not about a chain: part of its name.
+const SIGNAL: &str = "SIGUSR2";
+const REQUEST: &str = "request";
 
 /// Settings of the flight recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +61,15 @@ pub struct FlightRecords {
     written: AtomicU64,
     suppressed: AtomicU64,
     failed: AtomicU64,
+    requests: Requests,
 }
 
 impl FlightRecords {
     /// Those in this folder, which keeps so many files.
     #[must_use]
     pub fn in_dir(dir: PathBuf, max_files: usize) -> Self {
-        let (written, suppressed, failed) = Default::default();
-        Self { folder: Folder::new(dir, max_files), written, suppressed, failed }
+        let (written, suppressed, failed, requests) = Default::default();
+        Self { folder: Folder::new(dir, max_files), written, suppressed, failed, requests }
     }
 
     /// The files that are there, newest first; none when the folder cannot be read.
@@ -78,6 +86,19 @@ impl FlightRecords {
         self.folder.open(name)
     }
 
+    /// The requests of clients, for who writes the files. The first call counts.
+    pub fn accept_requests(&self) -> mpsc::Receiver<FlightRequest> {
+        self.requests.accept()
+    }
+
+    /// Has the recorder write a file now.
+    ///
+    /// # Errors
+    /// When there is no recorder, it was asked before a moment ago, or the file cannot be written.
+    pub async fn record(&self) -> Result<FlightFile, RequestError> {
+        self.requests.ask().await
+    }
+
     /// Files so far by the label of their outcome.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, u64); 3] {
@@ -88,6 +109,13 @@ impl FlightRecords {
             ("failed", count(&self.failed)),
         ]
     }
+}
+
+/// What a recorder does next.
+enum Due {
+    Evaluation,
+    Signal,
+    Request(FlightRequest),
 }
 
 /// State that is kept from file to file.
@@ -154,24 +182,33 @@ impl FlightRecorder {
         })
     }
 
-    /// Writes files about new chains, and one for each `requests` signal; never returns.
-    pub async fn follow(self, mut requests: Signal) {
+    /// Writes files about new chains, and one for each signal and each request of a client; never returns.
+    pub async fn follow(self, mut signals: Signal) {
+        let mut requests = self.records.accept_requests();
         let own = Arc::new(self);
         let mut ticks = tokio::time::interval(EVALUATE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_requested = tokio::select! {
-                _ = ticks.tick() => false,
-                Some(()) = requests.recv() => true,
+            let due = tokio::select! {
+                _ = ticks.tick() => Due::Evaluation,
+                Some(()) = signals.recv() => Due::Signal,
+                Some(request) = requests.recv() => Due::Request(request),
             };
             let recorder = Arc::clone(&own);
-            let written = tokio::task::spawn_blocking(move || {
-                if is_requested { recorder.record(&[None]) } else { recorder.record_new_chains() }
+            let written = tokio::task::spawn_blocking(move || match due {
+                Due::Evaluation => recorder.record_new_chains(),
+                Due::Signal => drop(recorder.record(&[SIGNAL])),
+                Due::Request(request) => recorder.answer(request),
             });
             if let Err(error) = written.await {
                 tracing::error!(%error, "the flight recorder failed");
             }
         }
+    }
+
+    fn answer(&self, request: FlightRequest) {
+        let written = self.record(&[REQUEST]).pop();
+        request.answer(written.unwrap_or_else(|| Err("there is none".to_owned())));
     }
 
     /// Writes a file about each new chain.
@@ -190,7 +227,7 @@ impl FlightRecorder {
                 continue;
             }
             history.begun.insert(chain.cause, Instant::now());
-            fresh.push(Some(chain));
+            fresh.push(&*chain.id);
         }
         drop(history);
         self.record(&fresh);
@@ -217,30 +254,31 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes a file about each chain; `None` is a file without one.
-    fn record(&self, chains: &[Option<&Chain>]) {
-        if chains.is_empty() {
-            return;
+    /// Writes a file for each reason, such as the id of a chain.
+    fn record(&self, reasons: &[&str]) -> Vec<Result<FlightFile, String>> {
+        if reasons.is_empty() {
+            return Vec::new();
         }
         let capture = self.capture();
-        for chain in chains {
+        let write = |reason: &&str| {
             let written = match &capture {
-                Ok(capture) => self.write(capture, *chain),
-                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+                Ok(capture) => self.write(capture, reason).map_err(|error| format!("{error:#}")),
+                Err(error) => Err(format!("{error:#}")),
             };
-            match written {
-                Ok(path) => {
+            match &written {
+                Ok(file) => {
                     self.records.written.fetch_add(1, Ordering::Relaxed);
-                    let chain_id = chain.map(|chain| &*chain.id);
-                    tracing::info!(path = %path.display(), chain_id, "flight record written");
+                    tracing::info!(file = file.name, reason, "flight record written");
                 }
                 Err(error) => {
                     self.records.failed.fetch_add(1, Ordering::Relaxed);
-                    self.daemon.show_problem(format!("cannot write a flight record: {error:#}"));
-                    tracing::error!("cannot write a flight record: {error:#}");
+                    self.daemon.show_problem(format!("cannot write a flight record: {error}"));
+                    tracing::error!("cannot write a flight record: {error}");
                 }
             }
-        }
+            written
+        };
+        reasons.iter().map(write).collect()
     }
 
     fn capture(&self) -> anyhow::Result<Capture> {
@@ -250,8 +288,7 @@ impl FlightRecorder {
         Ok(Capture { now, clock: WallClock::now(), dump, observation })
     }
 
-    fn write(&self, capture: &Capture, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
-        let reason = chain.map_or("SIGUSR2", |chain| &*chain.id);
+    fn write(&self, capture: &Capture, reason: &str) -> anyhow::Result<FlightFile> {
         let unix_seconds = capture.clock.unix_seconds(capture.now);
         let destination = self.records.folder.destination(&self.node, unix_seconds, reason);
         let written = self.fill(&destination.partial, capture, reason);
@@ -259,8 +296,7 @@ impl FlightRecorder {
             self.records.folder.remove_partial();
         }
         written?;
-        self.records.folder.publish(&destination)?;
-        Ok(destination.path)
+        Ok(self.records.folder.publish(&destination)?)
     }
 
     /// The start of a file, which does not go further back than its events are complete.

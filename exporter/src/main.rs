@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs};
-use gpucause::cli::{explain, export, mcp, merge_traces, query};
+use gpucause::cli::{explain, export, flight_of_nodes, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
 use gpucause::daemon::Daemon;
@@ -24,6 +24,7 @@ use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;
 use std::borrow::Cow;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -78,6 +79,10 @@ fn main() -> ExitCode {
             logging::init_messages();
             merge_traces::run(&args)
         }
+        Command::Flight(args) => {
+            logging::init_messages();
+            flight_of_nodes::run(&args)
+        }
         Command::Query(args) => {
             logging::init_messages();
             query::run(&args)
@@ -91,11 +96,7 @@ fn main() -> ExitCode {
             mcp::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
-        Command::Man { dir: None } => {
-            manual::page().map_err(Into::into).and_then(|page| printed(&page))
-        }
-        Command::Man { dir: Some(dir) } => manual::write_pages(&dir)
-            .with_context(|| format!("cannot write manual pages to {}", dir.display())),
+        Command::Man { dir } => manual_pages(dir.as_deref()),
         Command::Demo(args) => {
             let result = demo::run(&args);
             // A live view keeps the log off the screen.
@@ -195,6 +196,12 @@ fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
 
 fn printed(text: &[u8]) -> anyhow::Result<()> {
     std::io::stdout().write_all(text).context("cannot write to standard output")
+}
+
+fn manual_pages(dir: Option<&Path>) -> anyhow::Result<()> {
+    let Some(dir) = dir else { return printed(&manual::page()?) };
+    let written = manual::write_pages(dir);
+    written.with_context(|| format!("cannot write manual pages to {}", dir.display()))
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

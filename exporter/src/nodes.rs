@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use gpucause_investigations::fleet::FleetAnswer;
+use gpucause_investigations::fleet::{FleetAnswer, NodeFailure};
 use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustError, connector};
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
@@ -181,10 +181,18 @@ pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
     for warning in answer.clock_warnings() {
         tracing::warn!("{warning}");
     }
-    for failure in &answer.failures {
+    report_failures(answer.answers.len(), &answer.failures)
+}
+
+/// Logs the nodes that did not answer.
+///
+/// # Errors
+/// When there are any, for the exit code.
+pub fn report_failures(answered: usize, failures: &[NodeFailure]) -> anyhow::Result<()> {
+    for failure in failures {
         tracing::warn!("{}", failure.error);
     }
-    match (answer.answers.len(), answer.failures.len()) {
+    match (answered, failures.len()) {
         (_, 0) => Ok(()),
         (0, failed) => bail!("none of {failed} nodes answered"),
         (answered, failed) => bail!("{failed} of {} nodes did not answer", answered + failed),

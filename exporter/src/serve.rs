@@ -121,7 +121,7 @@ async fn close_log(daemon: &Arc<Daemon>, logging: JoinHandle<()>) {
 
 /// Attached libraries and connections need descriptors. The usual soft limit of 1024 protects programs that use `select`, which
 /// this one does not.
-fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

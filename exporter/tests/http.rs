@@ -5,6 +5,8 @@
 
 #[path = "http/chains.rs"]
 mod chains;
+#[path = "http/flights.rs"]
+mod flights;
 #[path = "fixture/http_client.rs"]
 mod http_client;
 #[path = "http/huge_page.rs"]

@@ -63,6 +63,11 @@ impl Reading {
         Self { job: job.to_owned(), ranks: BTreeMap::new() }
     }
 
+    /// Whether a rank is on this node.
+    pub fn is_on(&self, node: &str) -> bool {
+        self.ranks.keys().any(|(own, _)| own == node)
+    }
+
     /// Without processes that ended, whose series stay for a while: time passes for all others.
     fn without_ended(mut self, before: &Self) -> Self {
         self.ranks.retain(|key, rank| {

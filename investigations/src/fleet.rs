@@ -1,5 +1,6 @@
 //! Queries several nodes at once: their answers, failures, and clock skew to this host.
 
+mod flights;
 mod live;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::http::{Address, Client, Conversation};
 use crate::node::{AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
 
+pub use flights::{FetchedFlight, FetchedFlights, flights};
 pub use live::LiveChains;
 
 /// Limits of a query.
@@ -22,7 +24,7 @@ pub struct Limits {
     pub parallel: usize,
     /// Time for one node, with connecting.
     pub deadline: Duration,
-    /// Readings of a node's clock; their median is used.
+    /// Readings of a node's clock; the one of the shortest round trip is used.
     pub samples: usize,
     /// Time for all nodes. Those that have not answered by then are failures.
     pub in_all: Duration,
@@ -64,10 +66,17 @@ impl ClockOffset {
         Self { ahead_seconds: node - middle, uncertainty_seconds: (received - sent).max(0.0) / 2.0 }
     }
 
-    /// The median reading; the lower of the two middle ones for an even number.
-    pub fn median(mut readings: Vec<Self>) -> Option<Self> {
-        readings.sort_by(|a, b| a.ahead_seconds.total_cmp(&b.ahead_seconds));
-        readings.get(readings.len().checked_sub(1)? / 2).copied()
+    /// The reading of the shortest round trip, whose error is the least.
+    pub fn best(readings: &[Self]) -> Option<Self> {
+        let by_error =
+            |a: &&Self, b: &&Self| a.uncertainty_seconds.total_cmp(&b.uncertainty_seconds);
+        readings.iter().min_by(by_error).copied()
+    }
+
+    /// Lead over another node's clock in nanoseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "a time beyond the range becomes its end")]
+    pub(crate) fn ahead_of_ns(&self, other: &Self) -> i64 {
+        ((self.ahead_seconds - other.ahead_seconds) * 1e9) as i64
     }
 
     /// Whether the clocks certainly differ, and by more than a tenth of a second.
@@ -261,7 +270,7 @@ async fn ask(node: &Client, limits: Limits) -> Result<ChainsAndClock, AskError> 
     let left = limits.deadline.saturating_sub(begin.elapsed()).min(READING);
     // After the timeout, the readings so far are enough.
     let _ = timeout(left, read(&mut conversation, url, limits.samples, &mut readings)).await;
-    Ok((chains, bytes, ClockOffset::median(readings)))
+    Ok((chains, bytes, ClockOffset::best(&readings)))
 }
 
 /// Reads the clock until there are `samples` readings, or one fails.
@@ -298,14 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn the_median_reading_is_not_moved_by_one_that_was_held_up() {
-        let readings = vec![clock(0.01, 0.01), clock(4.0, 4.1), clock(0.02, 0.01)];
-        assert_eq!(ClockOffset::median(readings), Some(clock(0.02, 0.01)));
-        assert_eq!(
-            ClockOffset::median(vec![clock(2.0, 0.0), clock(1.0, 0.0)]),
-            Some(clock(1.0, 0.0))
-        );
-        assert_eq!(ClockOffset::median(Vec::new()), None);
+    fn readings_that_were_held_up_do_not_move_the_best_one() {
+        let readings = [clock(0.5, 0.6), clock(4.0, 4.1), clock(0.02, 0.01)];
+        assert_eq!(ClockOffset::best(&readings), Some(clock(0.02, 0.01)));
+        assert_eq!(ClockOffset::best(&[]), None);
     }
 
     #[test]

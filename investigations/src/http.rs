@@ -22,7 +22,7 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::http::request::Builder;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -53,6 +53,9 @@ pub enum GetError {
     /// The answer exceeds the size limit in bytes.
     #[error("the answer is larger than {} MiB", .0 >> 20)]
     Huge(usize),
+    /// What was received cannot be written to a file here.
+    #[error("cannot write the answer to a file: {0}")]
+    Write(#[source] io::Error),
 }
 
 /// An answer, whatever its status.
@@ -209,11 +212,44 @@ impl<'a> Conversation<'a> {
         accept: &str,
         limit: usize,
     ) -> Result<Answer, GetError> {
-        let mut request = self.client.request(Request::get(path)).header(ACCEPT, accept);
+        self.ask(Method::GET, path, accept, limit).await
+    }
+
+    /// As [`get`](Self::get), with another method and without a body.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        limit: usize,
+    ) -> Result<Answer, GetError> {
+        let request = self.authorized(method, path, accept)?;
+        self.send(request, limit, None).await
+    }
+
+    /// As [`get`](Self::get), with the body of a success written to `out`.
+    pub(crate) async fn download(
+        &mut self,
+        path: &str,
+        limit: usize,
+        out: &mut (dyn io::Write + Send),
+    ) -> Result<Answer, GetError> {
+        let request = self.authorized(Method::GET, path, "*/*")?;
+        self.send(request, limit, Some(out)).await
+    }
+
+    fn authorized(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+    ) -> Result<Request<Full<Bytes>>, GetError> {
+        let request = Request::builder().method(method).uri(path);
+        let mut request = self.client.request(request).header(ACCEPT, accept);
         if let Some(authorization) = self.client.authorization() {
             request = request.header(AUTHORIZATION, authorization);
         }
-        self.send(request.body(Full::default())?, limit).await
+        Ok(request.body(Full::default())?)
     }
 
     /// Posts a body to the address of the client, with these headers and no login. The answer may have at most `limit` bytes.
@@ -229,18 +265,19 @@ impl<'a> Conversation<'a> {
         let path = self.client.address.path();
         let mut request = self.client.request(Request::post(path)).body(Full::new(body))?;
         request.headers_mut().extend(headers.clone());
-        self.send(request, limit).await
+        self.send(request, limit, None).await
     }
 
     async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
         limit: usize,
+        out: Option<&mut (dyn io::Write + Send)>,
     ) -> Result<Answer, GetError> {
         let sender = &mut self.sender;
         let asked = async {
             sender.ready().await?;
-            whole(sender.send_request(request).await?, limit).await
+            whole(sender.send_request(request).await?, limit, out).await
         };
         let Some(connection) = &mut self.connection else { return asked.await };
         tokio::pin!(asked);
@@ -255,18 +292,25 @@ impl<'a> Conversation<'a> {
     }
 }
 
-async fn whole(response: Response<Incoming>, limit: usize) -> Result<Answer, GetError> {
+/// The answer; the body of a success is written to `out`, if there is one.
+async fn whole(
+    response: Response<Incoming>,
+    limit: usize,
+    out: Option<&mut (dyn io::Write + Send)>,
+) -> Result<Answer, GetError> {
     let (head, mut body) = response.into_parts();
     if body.size_hint().lower() > limit as u64 {
         return Err(GetError::Huge(limit));
     }
-    let mut bytes = Vec::new();
+    let mut out = out.filter(|_| head.status.is_success());
+    let (mut left, mut bytes) = (limit, Vec::new());
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        if bytes.len() + data.len() > limit {
-            return Err(GetError::Huge(limit));
+        left = left.checked_sub(data.len()).ok_or(GetError::Huge(limit))?;
+        match &mut out {
+            Some(out) => out.write_all(&data).map_err(GetError::Write)?,
+            None => bytes.extend_from_slice(&data),
         }
-        bytes.extend_from_slice(&data);
     }
     Ok(Answer { status: head.status, headers: head.headers, body: bytes })
 }

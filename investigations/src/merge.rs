@@ -22,6 +22,31 @@ pub struct Input {
     pub path: PathBuf,
     /// Its content.
     pub recording: Box<dyn Recording>,
+    /// What is known of its only node besides.
+    pub measured: Option<Measured>,
+}
+
+/// A node whose recording was fetched from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Its name in the merged file.
+    pub name: String,
+    /// Lead of its clock over that of the first input's node, where it was measured.
+    pub ahead_ns: Option<i64>,
+}
+
+impl Input {
+    /// A recording alone.
+    pub fn of(path: PathBuf, recording: Box<dyn Recording>) -> Self {
+        Self { path, recording, measured: None }
+    }
+
+    fn node_name(&self, node: NodeIndex) -> &str {
+        match &self.measured {
+            Some(measured) => &measured.name,
+            None => self.recording.node_name(node),
+        }
+    }
 }
 
 /// Why recordings cannot be merged.
@@ -158,10 +183,10 @@ fn write(
         files += usize::from(left_out.len() < input.recording.nodes().len());
         warnings.extend(left_out.iter().map(|&node| Warning::Duplicate {
             path: input.path.clone(),
-            node: input.recording.node_name(node).to_owned(),
+            node: input.node_name(node).to_owned(),
         }));
         let mut step = |events, of| progress(Progress { input: index, events, of });
-        copying.copy(&*input.recording, &left_out, &mut step)?;
+        copying.copy(input, &left_out, &mut step)?;
     }
     warnings.extend(skews(copying.nodes()));
     let Finished { path, events, .. } = copying.finish()?;
@@ -202,7 +227,7 @@ fn duplicates(
     let (mut known, mut new) = (HashSet::new(), HashSet::new());
     let mut added = Vec::new();
     for session in recording.sessions() {
-        let node = recording.node_name(session.node).to_owned();
+        let node = input.node_name(session.node).to_owned();
         let key = (node, session.started_ns, session.recorder.clone());
         if seen.contains(&key) {
             known.insert(session.node);
@@ -212,7 +237,7 @@ fn duplicates(
         }
     }
     if let Some(&node) = known.intersection(&new).next() {
-        let node = recording.node_name(node).to_owned();
+        let node = input.node_name(node).to_owned();
         return Err(MergeError::Overlap(input.path.clone(), node));
     }
     seen.extend(added);

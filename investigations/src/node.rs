@@ -1,18 +1,20 @@
 //! Client of a node that runs the exporter.
 
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
 use std::str::FromStr;
 use std::time::Duration;
 
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::explain::ChainFilter;
-use crate::http::{Address, Client, Conversation, GetError, tls_advice};
+use crate::http::{self, Address, Client, Conversation, GetError, tls_advice};
 use crate::observation::Observed;
 
 /// Time for a request, with connecting.
@@ -26,6 +28,9 @@ pub const FOR_CURL: &str = "; for curl: ";
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain;version=0.0.4";
+const FLIGHT: &str = "/-/flight";
+/// Largest flight record in bytes: twice what a node writes at most.
+const MAX_FLIGHT: usize = 128 << 20;
 
 /// Which of a node's metrics are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +136,12 @@ pub enum AskError {
     /// The answer is not gpucause's.
     #[error("{0} is not gpucause, or an incompatible version: {1}")]
     NotUnderstood(Address, serde_json::Error),
+    /// A flight record cannot be stored here.
+    #[error("the flight record of {0} cannot be stored here: {1}")]
+    NotStored(Address, std::io::Error),
+    /// A flight record is damaged, or none.
+    #[error("the flight record of {0} cannot be read: {1}")]
+    BadFlight(Address, String),
 }
 
 /// The envelope of a node's answers.
@@ -145,6 +156,12 @@ struct Answer<T> {
 #[derive(Debug, Deserialize)]
 struct Clock {
     now: Option<f64>,
+}
+
+/// A flight record that a node has written.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Flight {
+    path: String,
 }
 
 /// The chains of a node.
@@ -200,6 +217,24 @@ pub async fn metrics(node: &Client, page: Page) -> Result<String, AskError> {
     within(TIMEOUT, node, fetch).await
 }
 
+/// Has a node write a flight record.
+pub(crate) async fn record_flight(node: &Client) -> Result<Flight, AskError> {
+    let mut conversation = connect(node).await?;
+    let answer = conversation.ask(Method::POST, FLIGHT, JSON, MAX_ANSWER).await;
+    data_of(node.address(), &succeeded(&conversation, node.address(), answer)?)
+}
+
+/// Fetches a flight record.
+pub(crate) async fn download(
+    node: &Client,
+    flight: &Flight,
+    out: &mut File,
+) -> Result<(), AskError> {
+    let mut conversation = connect(node).await?;
+    let answer = conversation.download(&flight.path, MAX_FLIGHT, out).await;
+    succeeded(&conversation, node.address(), answer).map(drop)
+}
+
 /// Runs a request with a timeout.
 pub(crate) async fn within<T>(
     limit: Duration,
@@ -220,12 +255,13 @@ pub(crate) async fn chains_over(
     url: &Address,
 ) -> Result<(Chains, usize), AskError> {
     let body = body_of(node, url, CHAINS, JSON).await?;
+    Ok((data_of(url, &body)?, body.len()))
+}
+
+fn data_of<T: DeserializeOwned>(url: &Address, body: &[u8]) -> Result<T, AskError> {
     let not_understood = |cause| AskError::NotUnderstood(url.clone(), cause);
-    let answer: Answer<Chains> = serde_json::from_slice(&body).map_err(not_understood)?;
-    let chains = answer
-        .data
-        .ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))?;
-    Ok((chains, body.len()))
+    let answer: Answer<T> = serde_json::from_slice(body).map_err(not_understood)?;
+    answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
 }
 
 /// Reads the node's clock, in seconds since the Unix epoch.
@@ -239,6 +275,7 @@ fn failed(url: &Address, error: GetError) -> AskError {
     match error {
         GetError::Unreachable(cause) => AskError::Unreachable(url, cause),
         GetError::Tls(cause) => AskError::Tls(url, cause),
+        GetError::Write(cause) => AskError::NotStored(url, cause),
         cause => AskError::Broken(url, cause),
     }
 }
@@ -250,6 +287,15 @@ async fn body_of(
     accept: &str,
 ) -> Result<Vec<u8>, AskError> {
     let answer = node.get(path, accept, MAX_ANSWER).await;
+    succeeded(node, url, answer)
+}
+
+/// The body of a success.
+fn succeeded(
+    node: &Conversation<'_>,
+    url: &Address,
+    answer: Result<http::Answer, GetError>,
+) -> Result<Vec<u8>, AskError> {
     let answer = answer.map_err(|error| failed(url, error))?;
     if answer.status.is_success() {
         return Ok(answer.body);

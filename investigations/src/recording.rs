@@ -9,7 +9,7 @@ mod statistics;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpucause_abi::ProcId;
@@ -189,6 +189,21 @@ pub enum RecordingError {
     /// The file contradicts its schema.
     #[error("{0} is damaged: {1} - copy it again, or see .recover of the sqlite3 shell")]
     Damaged(PathBuf, String),
+}
+
+impl RecordingError {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Open(path, _)
+            | Self::NotATrace(path, _)
+            | Self::LeftOpen(path)
+            | Self::WithoutWal(path)
+            | Self::TooNew { path, .. }
+            | Self::Busy(path)
+            | Self::Damaged(path, _) => path,
+        }
+    }
 }
 
 /// What was recorded on one or more nodes.

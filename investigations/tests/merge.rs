@@ -55,7 +55,7 @@ fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
 }
 
 fn merged(paths: &[&Path], output: &Path) -> Result<Merged, MergeError> {
-    let input = |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+    let input = |path: &&Path| Input::of(path.to_path_buf(), open(path).unwrap());
     let inputs: Vec<_> = paths.iter().map(input).collect();
     let mut last = None;
     let merged = merge(&inputs, output, false, &mut |progress| last = Some(progress));
@@ -156,8 +156,7 @@ fn a_file_is_overwritten_only_by_a_whole_one_and_never_by_itself() {
     merged(&[&one, &other], &output).unwrap();
     let whole = std::fs::read(&output).unwrap();
     let force = |paths: &[&Path], output: &Path| {
-        let input =
-            |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+        let input = |path: &&Path| Input::of(path.to_path_buf(), open(path).unwrap());
         merge(&paths.iter().map(input).collect::<Vec<_>>(), output, true, &mut |_| {})
     };
     // The third overlaps the first, which is found only when that has been copied.

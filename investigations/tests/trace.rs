@@ -438,7 +438,7 @@ fn a_file_and_what_is_beside_it_are_readable_by_their_owner_only_from_the_beginn
     writer.finish().unwrap();
     assert_eq!(mode(&path), 0o600);
     let merged = folder.path().join("merged.db");
-    let input = Input { path: path.clone(), recording: open(&path).unwrap() };
+    let input = Input::of(path.clone(), open(&path).unwrap());
     merge(&[input], &merged, false, &mut |_| {}).unwrap();
     assert_eq!(mode(&merged), 0o600);
 }

@@ -51,7 +51,7 @@ Signals:
 Files:
   /run/gpucause/PORT.token
       Created at start and removed at the end, in the directory RUNTIME_DIRECTORY where that is set: the token with which
-      programs of this host read causal chains (Authorization: Bearer TOKEN). explain, query, export, check and mcp read it.
+      programs of this host read causal chains (Authorization: Bearer TOKEN). explain, query, export, flight, check and mcp read it.
 
 Exit status:
   0   Ended by a signal, or --config.check found the configuration valid

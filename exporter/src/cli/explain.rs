@@ -21,6 +21,7 @@ use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
 
 use self::colour::coloured;
+pub(super) use self::job::read as ranks_of;
 use crate::cli::progress::Progress;
 use crate::cli::{ExplainArgs, ReportFormat, UsageError};
 use crate::failure::Advice;

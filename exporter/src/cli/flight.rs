@@ -10,7 +10,7 @@ use crate::flight_recorder::FlightSettings;
 /// Flags of the flight recorder.
 #[derive(Debug, Clone, Args)]
 pub struct FlightArgs {
-    /// Keep the newest single events in the kernel, and write them to a trace file in this folder when a chain of high severity appears and on SIGUSR2
+    /// Keep the newest single events in the kernel, and write them to a trace file in this folder when a chain of high severity appears, on SIGUSR2, and when gpucause flight asks
     #[arg(long = "flight-recorder.dir", value_name = "DIR")]
     pub flight_dir: Option<PathBuf>,
     /// Seconds that a file goes back; also the least time between two files about the same cause

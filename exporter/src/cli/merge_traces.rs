@@ -1,10 +1,10 @@
 //! `gpucause merge`: several trace files become one.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use gpucause_investigations::merge::{self, Input, Merged, Progress};
+use gpucause_investigations::merge::{self, Input, MergeError, Merged, Progress};
 use gpucause_investigations::recording;
 
 use crate::cli::{MergeArgs, interrupt, progress as bar};
@@ -16,29 +16,36 @@ use crate::cli::{MergeArgs, interrupt, progress as bar};
 pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
     interrupt::remove_unfinished_files()?;
     let open = |path: &PathBuf| -> anyhow::Result<Input> {
-        Ok(Input { path: path.clone(), recording: recording::open(path)? })
+        Ok(Input::of(path.clone(), recording::open(path)?))
     };
     let inputs = args.files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
-    let bar = bar::Progress::of(0, "events");
-    let mut shown = None;
-    let mut show = |Progress { input, events, of }| {
-        if shown.replace(input) != Some(input) {
-            bar.part(part(&inputs, input), of);
-        }
-        bar.at(events);
-        if events >= of && input + 1 == inputs.len() {
-            bar.say(", writing the index".into());
-        }
-    };
-    let merged = merge::merge(&inputs, &args.output, args.force, &mut show);
-    drop(bar);
-    let Merged { path, events, files, warnings } = merged?;
+    let Merged { path, events, files, warnings } = merged(&inputs, &args.output, args.force)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     let plural = if files == 1 { "" } else { "s" };
     let summary = format!("{events} events of {files} file{plural} in {}\n", path.display());
     io::stdout().write_all(summary.as_bytes()).context("cannot write to standard output")
+}
+
+/// Merges with its progress on a terminal.
+pub(super) fn merged(
+    inputs: &[Input],
+    output: &Path,
+    overwrite: bool,
+) -> Result<Merged, MergeError> {
+    let bar = bar::Progress::of(0, "events");
+    let mut shown = None;
+    let mut show = |Progress { input, events, of }| {
+        if shown.replace(input) != Some(input) {
+            bar.part(part(inputs, input), of);
+        }
+        bar.at(events);
+        if events >= of && input + 1 == inputs.len() {
+            bar.say(", writing the index".into());
+        }
+    };
+    merge::merge(inputs, output, overwrite, &mut show)
 }
 
 /// Which file is copied.

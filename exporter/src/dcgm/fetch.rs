@@ -55,7 +55,7 @@ impl FetchError {
         match self {
             Self::Get(GetError::Unreachable(_)) => 0,
             Self::Slow => 1,
-            Self::Get(GetError::Broken(_) | GetError::Request(_)) => 2,
+            Self::Get(GetError::Broken(_) | GetError::Request(_) | GetError::Write(_)) => 2,
             Self::Status(_) => 3,
             Self::Get(GetError::Huge(_)) => 4,
             Self::Page(_) | Self::Reader(_) => 5,

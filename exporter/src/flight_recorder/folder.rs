@@ -50,6 +50,13 @@ fn plain(text: &str) -> String {
     plain.take(MAX_PART).collect()
 }
 
+/// What is shown of a complete file.
+fn listed(at: SystemTime, path: &Path) -> Option<FlightFile> {
+    let name = path.file_name()?.to_str()?.to_owned();
+    let written = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
+    Some(FlightFile { name, bytes: fs::metadata(path).ok()?.len(), written })
+}
+
 fn removed(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -92,12 +99,13 @@ impl Folder {
     }
 
     /// Renames a complete file; deletes the oldest when there are too many.
-    pub(super) fn publish(&self, destination: &Destination) -> io::Result<()> {
+    pub(super) fn publish(&self, destination: &Destination) -> io::Result<FlightFile> {
         fs::rename(&destination.partial, &destination.path)?;
+        let written = fs::metadata(&destination.path)?.modified()?;
         if let Err(error) = self.remove_oldest() {
             tracing::warn!(dir = %self.dir.display(), %error, "cannot remove old flight records");
         }
-        Ok(())
+        listed(written, &destination.path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn remove_oldest(&self) -> io::Result<()> {
@@ -111,12 +119,7 @@ impl Folder {
     pub(super) fn listed(&self) -> io::Result<Vec<FlightFile>> {
         let mut files = self.files()?;
         files.sort();
-        let file = |(at, path): (SystemTime, PathBuf)| {
-            let name = path.file_name()?.to_str()?.to_owned();
-            let written = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
-            Some(FlightFile { name, bytes: fs::metadata(&path).ok()?.len(), written })
-        };
-        Ok(files.into_iter().rev().filter_map(file).collect())
+        Ok(files.into_iter().rev().filter_map(|(at, path)| listed(at, &path)).collect())
     }
 
     /// Opens a file of this name that is one of [`listed`](Self::listed), so that no name leads out of the folder.

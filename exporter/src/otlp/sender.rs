@@ -41,7 +41,7 @@ impl From<GetError> for Failed {
             GetError::Unreachable(_) => Failure::Unreachable,
             GetError::Tls(_) => Failure::Tls,
             GetError::Huge(_) => Failure::Malformed,
-            GetError::Broken(_) | GetError::Request(_) => Failure::Broken,
+            GetError::Broken(_) | GetError::Request(_) | GetError::Write(_) => Failure::Broken,
         };
         Self::new(failure, &error)
     }

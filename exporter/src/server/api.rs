@@ -9,7 +9,8 @@ use gpucause_investigations::json::VERSION;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::live_page::Processes;
+use crate::flight_recorder::FlightFile;
+use crate::live_page::{FLIGHTS, Processes};
 
 /// Where causal chains are.
 pub(super) const CHAINS: &str = "/api/v1/chains";
@@ -71,6 +72,18 @@ struct Data {
 }
 
 #[derive(Serialize)]
+struct FlightData<'a> {
+    node: String,
+    version: &'static str,
+    now: f64,
+    name: &'a str,
+    /// Where it is downloaded.
+    path: String,
+    bytes: u64,
+    written: f64,
+}
+
+#[derive(Serialize)]
 struct Failure<'a> {
     status: &'static str,
     error: &'a str,
@@ -116,6 +129,19 @@ fn chains(source: &dyn Source, up: Duration) -> String {
         now,
         watched_since: now - up.as_secs_f64(),
         chains: source.chains(),
+    })
+}
+
+/// A flight record that was written on request.
+pub(super) fn flight(source: &dyn Source, file: &FlightFile) -> String {
+    success(FlightData {
+        node: source.node(),
+        version: crate::version::VERSION,
+        now: now(),
+        name: &file.name,
+        path: format!("{FLIGHTS}{}", file.name),
+        bytes: file.bytes,
+        written: file.written,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Routes requests to their responses.
 
+mod flight;
 mod live;
 
 use super::access::{Peer, Refusal};
@@ -99,6 +100,9 @@ impl Routes {
         let path = request.uri().path();
         if path == "/-/reload" {
             return self.reload(request.method()).await;
+        }
+        if path == flight::RECORD {
+            return self.record_flight(request, peer).await;
         }
         let known = path == self.telemetry_path.as_str()
             || matches!(path, "/-/healthy" | "/-/ready")

@@ -8,7 +8,7 @@ use crate::pairs::Folder;
 use crate::passwords::users;
 use crate::server::{Running, serve};
 
-const PASSWORD: &str = "p:w %41";
+pub(crate) const PASSWORD: &str = "p:w %41";
 
 struct Fleet {
     folder: Folder,

@@ -7,6 +7,7 @@ mod dcgm;
 mod elsewhere;
 mod explain;
 mod fleet;
+mod flights;
 mod flood;
 #[path = "../fixture/http_client.rs"]
 mod http_client;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gpucause::collector::Scope;
 use gpucause::family::Sink;
+use gpucause::flight_recorder::{FlightFile, FlightRecords};
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
@@ -20,9 +21,13 @@ use crate::snapshot;
 /// What the thread that serves is called.
 pub(crate) const THREAD: &str = "test server";
 
+#[derive(Default)]
 struct Fixture {
     /// How long a page takes to be made.
     takes: Duration,
+    /// Whether its page has no processes.
+    is_idle: bool,
+    flights: Option<Arc<FlightRecords>>,
 }
 
 impl Source for Fixture {
@@ -32,11 +37,16 @@ impl Source for Fixture {
 
     fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         std::thread::sleep(self.takes);
-        Ok(snapshot::families().into_iter().try_for_each(|family| page.own(family))?)
+        let families = if self.is_idle { Vec::new() } else { snapshot::families() };
+        Ok(families.into_iter().try_for_each(|family| page.own(family))?)
     }
 
     fn chains(&self) -> Vec<Chain> {
         vec![snapshot::chain()]
+    }
+
+    fn flights(&self) -> Option<Arc<FlightRecords>> {
+        self.flights.clone()
     }
 
     fn observation(&self) -> ObservationState {
@@ -75,8 +85,35 @@ pub(crate) fn start(access: LiveWebConfig, limits: Limits) -> Running {
     start_slow(access, limits, Duration::ZERO)
 }
 
+/// Serves a page without processes.
+pub(crate) fn serve_idle(file: &Path) -> Running {
+    let fixture = Fixture { is_idle: true, ..Fixture::default() };
+    run(LiveWebConfig::load(file).unwrap(), Limits::default(), fixture)
+}
+
+/// Serves with a flight recorder, whose records are all this file.
+pub(crate) fn serve_with_flights(file: &Path, record: &Path) -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "flight-gpu-1-1.000-request.db";
+    std::fs::copy(record, dir.path().join(name)).unwrap();
+    let records = Arc::new(FlightRecords::in_dir(dir.path().to_owned(), 9));
+    let mut requests = records.accept_requests();
+    std::thread::spawn(move || {
+        while let Some(request) = requests.blocking_recv() {
+            request.answer(Ok(FlightFile { name: name.into(), bytes: 1, written: 1.0 }));
+        }
+        drop(dir);
+    });
+    let fixture = Fixture { flights: Some(records), ..Fixture::default() };
+    run(LiveWebConfig::load(file).unwrap(), Limits::default(), fixture)
+}
+
 /// The same with pages that take a while.
 pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration) -> Running {
+    run(access, limits, Fixture { takes, ..Fixture::default() })
+}
+
+fn run(access: LiveWebConfig, limits: Limits, fixture: Fixture) -> Running {
     let server = Server::bind(&["0.0.0.0:0".parse().unwrap()], limits).unwrap();
     let server = server.with_access(Arc::new(access));
     let access = Arc::clone(server.access());
@@ -92,7 +129,7 @@ pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration)
             let _ = stopped.await;
         };
         let path = "/metrics".parse().unwrap();
-        runtime.block_on(server.serve(Arc::new(Fixture { takes }), path, until)).unwrap();
+        runtime.block_on(server.serve(Arc::new(fixture), path, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     };
     let thread = named.spawn(serving).unwrap();

@@ -89,6 +89,23 @@ fn a_severe_chain_and_a_signal_each_make_a_file_and_only_so_many_stay() {
 }
 
 #[test]
+fn a_client_has_the_last_seconds_written_and_fetches_them_as_a_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = dir.path().join("records");
+    fs::create_dir(&records).unwrap();
+    let exporter = Exporter::start(&[&format!("--flight-recorder.dir={}", records.display())]);
+    let output = dir.path().join("now.db");
+    let url = format!("http://localhost:{}", exporter.address.port());
+    let flight = gpucause(&["flight", "--url", &url, "-o"]).arg(&output).output().unwrap();
+    let said = String::from_utf8([flight.stdout, flight.stderr].concat()).unwrap();
+    assert_eq!(flight.status.code(), Some(0), "{said}");
+    assert!(about(&records, "-request").is_some(), "it stays on the node");
+    let recording = recording::open(&output).unwrap();
+    assert!(recording.sessions()[0].ended_ns.is_some() && recording.nodes().len() == 1, "{said}");
+    assert_eq!(exporter.samples().count(RECORDS, &[("outcome", "written")]), 1);
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_counted_and_the_exporter_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(&[&format!("--flight-recorder.dir={}", dir.path().display())]);

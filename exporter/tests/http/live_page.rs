@@ -16,7 +16,7 @@ use crate::http_client::{DEADLINE, connect, get, read_to_end, request};
 use crate::{Fixture, Running, serve, snapshot, start};
 
 /// The fixture with flight records in a folder.
-struct WithRecords(Arc<FlightRecords>);
+pub(crate) struct WithRecords(pub(crate) Arc<FlightRecords>);
 
 impl Source for WithRecords {
     fn collectors(&self) -> Vec<&'static str> {

@@ -24,7 +24,7 @@ impl LiveChains {
         let reference = answer.answers.first().and_then(|first| first.clock);
         for (index, node) in (0..=u16::MAX).zip(&answer.answers) {
             let ahead = node.clock.zip(reference);
-            let ahead = ahead.map(|(own, first)| nanos(own.ahead_seconds - first.ahead_seconds));
+            let ahead = ahead.map(|(own, first)| own.ahead_of_ns(&first));
             all.add(NodeIndex(index), node, ahead);
         }
         sort_worst_first(&mut all.chains);

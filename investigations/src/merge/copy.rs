@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
 
-use super::MergeError;
 use super::chains::Chains;
+use super::{Input, MergeError};
 use crate::recording::{
     Event, Filter, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, Session, StackId, or_break,
 };
@@ -90,12 +90,13 @@ impl Copying {
     /// Copies a recording except some nodes. `step` is called with the number of events copied and in all.
     pub(super) fn copy(
         &mut self,
-        recording: &dyn Recording,
+        input: &Input,
         left_out: &HashSet<NodeIndex>,
         step: &mut dyn FnMut(u64, u64),
     ) -> Result<(), MergeError> {
         self.inputs += 1;
-        let nodes = self.copy_nodes(recording, left_out)?;
+        let recording = &*input.recording;
+        let nodes = self.copy_nodes(input, left_out)?;
         let offsets =
             nodes.iter().flatten().map(|node| (*node, self.last.get(node).copied().unwrap_or(0)));
         let offsets = offsets.collect();
@@ -113,9 +114,10 @@ impl Copying {
 
     fn copy_nodes(
         &mut self,
-        recording: &dyn Recording,
+        input: &Input,
         left_out: &HashSet<NodeIndex>,
     ) -> Result<Vec<Option<NodeRef>>, MergeError> {
+        let recording = &*input.recording;
         let first = recording.nodes().first().map(|node| &node.name);
         // Clocks are relative to a recording's first node, which need not be the first of the merged file.
         let same_reference = self.nodes.first().is_none_or(|known| Some(&known.name) == first);
@@ -125,17 +127,20 @@ impl Copying {
                 rows.push(None);
                 continue;
             }
-            let ahead = node.clock_ahead_ns.filter(|_| same_reference);
-            self.add_clock(recording, NodeIndex(index), ahead);
-            rows.push(Some(self.store.node(&node.name, ahead)?));
+            let ahead = match &input.measured {
+                Some(measured) => measured.ahead_ns,
+                None => node.clock_ahead_ns.filter(|_| same_reference),
+            };
+            self.add_clock(input, NodeIndex(index), ahead);
+            rows.push(Some(self.store.node(input.node_name(NodeIndex(index)), ahead)?));
         }
         Ok(rows)
     }
 
     /// Adds a node, or the clock errors of its further sessions.
-    fn add_clock(&mut self, recording: &dyn Recording, index: NodeIndex, ahead_ns: Option<i64>) {
-        let name = recording.node_name(index);
-        let own = recording.sessions().iter().filter(|session| session.node == index);
+    fn add_clock(&mut self, input: &Input, index: NodeIndex, ahead_ns: Option<i64>) {
+        let name = input.node_name(index);
+        let own = input.recording.sessions().iter().filter(|session| session.node == index);
         let errors: Option<Vec<_>> = own.map(clock_error).collect();
         let worst = errors.and_then(|errors| errors.into_iter().max());
         match self.nodes.iter_mut().find(|known| known.name == name) {

@@ -259,7 +259,7 @@ fn tools_of_stores_are_listed_where_there_is_one() {
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
     let listed = run(async {
         let (with, _) = store::beside(|_| ("500 Internal Server Error", String::new())).await;
-        let without = answers(of_memory(false), std::slice::from_ref(&list), 1).await.remove(0);
+        let without = answers(of_memory(true), std::slice::from_ref(&list), 1).await.remove(0);
         [without, answers(with, &[list], 1).await.remove(0)]
     });
     let [without, with] = listed.map(|answer| {

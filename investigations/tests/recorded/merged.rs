@@ -27,7 +27,7 @@ fn a_merged_file_is_limited_to_the_processes_of_all_its_runs_and_not_where_one_r
 }
 
 fn merged(output: &Path, files: &[&Path]) -> PathBuf {
-    let input = |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+    let input = |path: &&Path| Input::of(path.to_path_buf(), open(path).unwrap());
     let inputs: Vec<_> = files.iter().map(input).collect();
     merge(&inputs, output, false, &mut |_| {}).unwrap();
     output.to_owned()

@@ -15,7 +15,8 @@ use crate::cli::{ExplainArgs, ReportFormat, UsageError};
 /// Between the readings.
 const BETWEEN: Duration = Duration::from_secs(2);
 
-async fn read(job: &str, clients: &[Client]) -> (Reading, Vec<NodeFailure>) {
+/// Reads what ranks of a job the nodes have.
+pub(in crate::cli) async fn read(job: &str, clients: &[Client]) -> (Reading, Vec<NodeFailure>) {
     let mut reading = Reading::of(job);
     let mut add = |url: &Address, page: &str| reading.add(&url.to_string(), page);
     let failures = fleet::metric_pages(clients, Limits::default(), &mut add).await;

@@ -64,6 +64,11 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause query --nodes"],
     ),
     (
+        By("exporter/tests/access/flights.rs", "fn records_of_all_nodes_are_one_file_"),
+        &["gpucause flight --nodes"],
+    ),
+    (By("alerts/fleet-test/flight.py", "def record(self):"), &["gpucause flight --job"]),
+    (
         By("exporter/tests/access/fleet.rs", "fn chains_of_nodes_are_exported_"),
         &["gpucause export --nodes"],
     ),
