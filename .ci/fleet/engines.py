@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-NODES, WORKERS, DEADLINE = 100, 2, 120
+NODES, WORKERS, DEADLINE = 100, 2, 600
 # Names that need to be escaped in a path, or that an engine could take for a number or a date.
 ODD_NAMES = {3: "gpu/3=a b%2F", 4: "0042", 5: "2026-01-31", 6: "é{}[]*?"}
 
@@ -137,8 +137,10 @@ class Cluster:
 
     def start(self, name, program, *arguments):
         command = [self.args.spark / "bin/spark-class", f"org.apache.spark.deploy.{program}", "--host", "127.0.0.1", "--webui-port", "0"]
+        # On a busy host, heartbeats of a minute ago are no reason to lose a worker.
+        environment = {**os.environ, "SPARK_MASTER_OPTS": f"-Dspark.worker.timeout={DEADLINE}"}
         log = open(self.args.work / f"{name}.log", "wb")
-        self.processes.append(subprocess.Popen([*command, *arguments], stdout=log, stderr=log))
+        self.processes.append(subprocess.Popen([*command, *arguments], stdout=log, stderr=log, env=environment))
 
     def stop(self):
         for process in self.processes:
@@ -157,6 +159,7 @@ def spark(args, lake):
             "driver.host": "127.0.0.1",
             "driver.bindAddress": "127.0.0.1",
             "executor.memory": "512m",
+            "network.timeout": f"{DEADLINE}s",
             "log.level": "ERROR",
             # Nothing runs until both workers are there.
             "scheduler.minRegisteredResourcesRatio": "1.0",
