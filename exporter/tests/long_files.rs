@@ -28,6 +28,8 @@ const FEW_EVENTS: u64 = 10_000;
 /// What a command may need more for them, in KiB: caches of SQLite fill up, of both files and of the index in a merge.
 const MOST_OF_READING: u64 = 4 * 1024;
 const MOST_OF_MERGING: u64 = 10 * 1024;
+/// A row group, in memory as text and as it is encoded.
+const MOST_OF_PARQUET: u64 = 32 * 1024;
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Written once, for all tests.
@@ -111,7 +113,8 @@ fn peak(arguments: &[&str]) -> u64 {
 fn memory_does_not_grow_with_the_events_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let out = out.to_str().unwrap();
+    let (out, lake) = (out.to_str().unwrap(), folder.path().join("lake"));
+    let lake = lake.to_str().unwrap();
     for (command, most) in [
         (&["explain", "--db"][..], MOST_OF_READING),
         (&["merge", "--force", "-o", out], MOST_OF_MERGING),
@@ -119,6 +122,7 @@ fn memory_does_not_grow_with_the_events_of_a_file() {
         (&["export", "--format=hlog", "--force", "-o", out, "--db"], MOST_OF_READING),
         (&["export", "--format=otlp", "--force", "-o", out, "--db"], MOST_OF_READING),
         (&["export", "--format=otlp-protobuf", "--force", "-o", out, "--db"], MOST_OF_READING),
+        (&["export", "--format=parquet", "--force", "-o", lake, "--db"], MOST_OF_PARQUET),
     ] {
         let of = |trace: &Path| peak(&[command, &[trace.to_str().unwrap()]].concat());
         // One run can end between two looks at it.
@@ -129,12 +133,17 @@ fn memory_does_not_grow_with_the_events_of_a_file() {
     }
 }
 
-/// The names and sizes of a folder's files.
+/// The names and sizes of the files in a folder and those below it.
 fn listed(folder: &Path) -> Vec<(String, u64)> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let mut files: Vec<_> = entries
-        .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len()))
-        .collect();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+        match entry.metadata() {
+            Ok(folder) if folder.is_dir() => files.extend(listed(&entry.path())),
+            Ok(file) => files.push((entry.file_name().into_string().unwrap(), file.len())),
+            // It was given its name meanwhile.
+            Err(_) => {}
+        }
+    }
     files.sort();
     files
 }
@@ -176,6 +185,9 @@ fn an_interrupted_command_leaves_no_half_file_and_what_was_there() {
     interrupted(folder.path(), &[&export[..], &[new]].concat(), Signal::SIGHUP);
     interrupted(folder.path(), &[&export[..], &[old, "--force"]].concat(), Signal::SIGINT);
     assert_eq!(fs::read(old).unwrap(), b"previous");
+    let lake = folder.path().join("lake");
+    let export = ["export", "--format=parquet", "--db", trace, "-o", lake.to_str().unwrap()];
+    interrupted(folder.path(), &export, Signal::SIGINT);
 }
 
 #[test]

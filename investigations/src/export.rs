@@ -6,6 +6,7 @@ mod detail;
 mod interval_log;
 mod nesting;
 mod otlp;
+mod parquet;
 mod perfetto;
 mod selection;
 mod stream;
@@ -20,6 +21,7 @@ use stream::Aligned;
 
 pub use detail::{Detail, Details, of_chain as chain_attributes};
 pub use otlp::process_attribute;
+pub use parquet::ParquetFolder;
 pub use selection::{Selection, TimestampError, end_ns, of_pid, timestamp};
 
 /// Export formats.

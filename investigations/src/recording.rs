@@ -123,6 +123,8 @@ pub struct Filter {
     pub until_ns: Option<i64>,
     /// Events of this process only.
     pub process: Option<ProcessIndex>,
+    /// Events of this node only.
+    pub node: Option<NodeIndex>,
     /// Shortest duration, in nanoseconds.
     pub at_least_ns: u64,
 }
@@ -132,6 +134,7 @@ impl Filter {
         self.from_ns.is_none_or(|from| event.end_ns() >= from)
             && self.until_ns.is_none_or(|until| event.start_ns < until)
             && self.process.is_none_or(|process| event.process == process)
+            && self.node.is_none_or(|node| event.id.node == node)
             && event.duration_ns >= self.at_least_ns
     }
 }

@@ -23,6 +23,7 @@ pub use store::{ProcessRef, Store};
 pub use write_error::WriteError;
 pub use writer::{CLOCK_ERROR, Finished, PIDS, Start, Writer};
 
+pub(crate) use event_row::Columns;
 pub(crate) use frames::fnv1a;
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;

@@ -1,18 +1,19 @@
-//! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, HdrHistogram or OpenTelemetry.
+//! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, HdrHistogram, OpenTelemetry or engines that read
+//! Parquet.
 
 mod destination;
 
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use gpucause_investigations::export::{Format, Written, export};
+use gpucause_investigations::export::{ExportError, Format, ParquetFolder, Written, export};
 use gpucause_investigations::fleet::{self, LiveChains};
 use gpucause_investigations::recording::{self, Recording};
 
 use crate::cli::progress::Progress;
-use crate::cli::{ExportArgs, interrupt};
+use crate::cli::{ExportArgs, ExportFormat, interrupt};
 use crate::nodes::{block_on, report};
-use destination::Destination;
+use destination::{Destination, STANDARD_OUTPUT};
 
 /// Writes the export, and reports on standard error what was written and which tool reads it.
 ///
@@ -34,7 +35,7 @@ fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
 
 fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
     ensure!(
-        Format::from(args.format) != Format::Hlog,
+        args.format != ExportFormat::Hlog,
         "an interval log needs single calls, which nodes do not report - record on each node, and export the files"
     );
     args.nodes.require()?;
@@ -48,57 +49,90 @@ fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
 }
 
 fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> anyhow::Result<()> {
-    let format = Format::from(args.format);
+    let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
+    let Some(format) = args.format.of_stream() else {
+        return write_folder(recording, args, events);
+    };
     let open = match format {
         Format::OtlpProtobuf => Destination::open_for_requests,
         _ => Destination::open,
     };
     let mut destination = open(&args.output, path, args.force)?;
-    let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
     let progress = Progress::of(events, "events");
     let written = export(recording, format, &args.selection(), destination.sink(), &mut |events| {
         progress.at(events);
     });
     drop(progress);
-    let output = args.output.display().to_string();
-    let written = match written {
-        Ok(written) => written,
-        // What comes before the damage is all that there is, and no previous file is lost.
-        Err(error) if error.is_damage() && !args.force && destination.is_begun() => {
-            destination.finish()?;
-            return Err(error).context(format!("{output} has the events before the damage"));
-        }
-        Err(error) => return Err(error.into()),
-    };
     let (is_standard_output, files) = (destination.is_standard_output(), destination.files());
-    destination.finish()?;
+    let is_begun = destination.is_begun();
+    let written = complete(written, is_begun, args, || Ok(destination.finish()?))?;
     if !is_standard_output {
-        say(&summary(written, format, &output, files));
+        say(&summary(written, args.format, &args.output, files));
     }
     Ok(())
+}
+
+fn write_folder(recording: &dyn Recording, args: &ExportArgs, events: u64) -> anyhow::Result<()> {
+    ensure!(
+        args.output.as_os_str() != STANDARD_OUTPUT,
+        "Parquet files are written below a folder - name it with -o"
+    );
+    let mut folder = ParquetFolder::new(args.output.clone(), args.force);
+    let progress = Progress::of(events, "events");
+    let written = folder.write(recording, &args.selection(), &mut |events| progress.at(events));
+    drop(progress);
+    let files = folder.files();
+    let publish = || folder.publish().with_context(|| args.output.display().to_string());
+    let written = complete(written, files > 0, args, publish)?;
+    say(&summary(written, args.format, &args.output, files));
+    Ok(())
+}
+
+/// Has the output take its name, where it is complete or all that there is.
+fn complete(
+    written: Result<Written, ExportError>,
+    is_begun: bool,
+    args: &ExportArgs,
+    finish: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Written> {
+    match written {
+        Ok(written) => finish().map(|()| written),
+        // What comes before the damage is all that there is, and no previous file is lost.
+        Err(error) if error.is_damage() && !args.force && is_begun => {
+            finish()?;
+            let output = args.output.display();
+            Err(error).context(format!("{output} has the events before the damage"))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What was written, and which tool reads it.
 fn summary(
     Written { events, chains }: Written,
-    format: Format,
-    output: &str,
+    format: ExportFormat,
+    output: &Path,
     files: usize,
 ) -> String {
     let next = match format {
-        Format::Perfetto => "open it at https://ui.perfetto.dev",
-        Format::Hlog => "HdrHistogram's tools read it",
-        Format::OtlpJson => "the OpenTelemetry collector's otlpjsonfile receiver reads it",
-        Format::OtlpProtobuf => {
+        ExportFormat::Perfetto => "open it at https://ui.perfetto.dev",
+        ExportFormat::Hlog => "HdrHistogram's tools read it",
+        ExportFormat::Otlp => "the OpenTelemetry collector's otlpjsonfile receiver reads it",
+        ExportFormat::OtlpProtobuf => {
             "POST each file to /v1/traces of an OTLP receiver, as application/x-protobuf"
         }
+        ExportFormat::Parquet => {
+            "Spark, DuckDB and ClickHouse read its folders events and chains as tables"
+        }
     };
+    let output = output.display();
     let output = match files {
-        1 => output.to_owned(),
+        _ if format == ExportFormat::Parquet => format!("{files} files below {output}"),
+        1 => output.to_string(),
         _ => format!("{output} and {output}.2 to {output}.{files}"),
     };
     let chains = match (format, chains) {
-        (Format::Hlog, _) => String::new(),
+        (ExportFormat::Hlog, _) => String::new(),
         (_, 1) => " and 1 causal chain".to_owned(),
         (_, chains) => format!(" and {chains} causal chains"),
     };
@@ -119,19 +153,21 @@ mod tests {
     fn the_summary_says_what_was_written_and_what_reads_it() {
         let written = Written { events: 12, chains: 1 };
         assert_eq!(
-            summary(written, Format::Perfetto, "trace.pftrace", 1),
+            summary(written, ExportFormat::Perfetto, Path::new("trace.pftrace"), 1),
             "wrote 12 events and 1 causal chain to trace.pftrace; open it at https://ui.perfetto.dev\n"
         );
         let written = Written { events: 1, chains: 0 };
         assert_eq!(
-            summary(written, Format::Hlog, "a.hlog", 1),
+            summary(written, ExportFormat::Hlog, Path::new("a.hlog"), 1),
             "wrote 1 event to a.hlog; HdrHistogram's tools read it\n"
         );
-        let several = summary(written, Format::OtlpProtobuf, "a.otlp", 3);
+        let several = summary(written, ExportFormat::OtlpProtobuf, Path::new("a.otlp"), 3);
         assert!(
             several.starts_with(
                 "wrote 1 event and 0 causal chains to a.otlp and a.otlp.2 to a.otlp.3; "
             )
         );
+        let folder = summary(written, ExportFormat::Parquet, Path::new("lake"), 2);
+        assert!(folder.contains(" to 2 files below lake; "), "{folder}");
     }
 }

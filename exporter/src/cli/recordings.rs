@@ -244,10 +244,10 @@ pub struct ExportArgs {
     /// What to write
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub format: ExportFormat,
-    /// File to write, or - for standard output
+    /// File to write, or - for standard output; of parquet the folder
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Overwrite the file when it exists, and write to a terminal
+    /// Overwrite files that exist, and write to a terminal
     #[arg(long)]
     pub force: bool,
     /// Leave out what ended before this time, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
@@ -278,15 +278,20 @@ pub enum ExportFormat {
     Otlp,
     /// One OTLP request in protobuf, to POST to /v1/traces
     OtlpProtobuf,
+    /// A folder of Parquet files by node and date, for Spark, DuckDB and ClickHouse
+    Parquet,
 }
 
-impl From<ExportFormat> for export::Format {
-    fn from(format: ExportFormat) -> Self {
-        match format {
-            ExportFormat::Perfetto => Self::Perfetto,
-            ExportFormat::Hlog => Self::Hlog,
-            ExportFormat::Otlp => Self::OtlpJson,
-            ExportFormat::OtlpProtobuf => Self::OtlpProtobuf,
+impl ExportFormat {
+    /// The format of a stream; `None` of a folder.
+    #[must_use]
+    pub const fn of_stream(self) -> Option<export::Format> {
+        match self {
+            Self::Perfetto => Some(export::Format::Perfetto),
+            Self::Hlog => Some(export::Format::Hlog),
+            Self::Otlp => Some(export::Format::OtlpJson),
+            Self::OtlpProtobuf => Some(export::Format::OtlpProtobuf),
+            Self::Parquet => None,
         }
     }
 }

@@ -53,6 +53,7 @@ impl Selected {
             from_ns,
             until_ns: selection.until_ns,
             process: only,
+            node: None,
             at_least_ns: selection.at_least_ns,
         };
         Ok(Self { filter, processes, pid: selection.pid })

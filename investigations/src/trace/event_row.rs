@@ -55,22 +55,22 @@ pub(super) mod kind {
 
 /// An event's columns, before texts are replaced by their numbers. `None` becomes NULL.
 #[derive(Debug, Default)]
-pub(super) struct Columns<'a> {
-    pub(super) kind: &'static str,
-    pub(super) op: Option<(Api, &'a str)>,
-    pub(super) outermost: Option<bool>,
-    pub(super) cold: Option<bool>,
-    pub(super) code: Option<i32>,
-    pub(super) off_cpu_ns: Option<u64>,
-    pub(super) bytes: Option<u64>,
-    pub(super) direction: Option<&'static str>,
-    pub(super) object: Option<&'a str>,
-    pub(super) reason: Option<&'static str>,
-    pub(super) task: Option<NewTask<'a>>,
+pub(crate) struct Columns<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) op: Option<(Api, &'a str)>,
+    pub(crate) outermost: Option<bool>,
+    pub(crate) cold: Option<bool>,
+    pub(crate) code: Option<i32>,
+    pub(crate) off_cpu_ns: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) direction: Option<&'static str>,
+    pub(crate) object: Option<&'a str>,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) task: Option<NewTask<'a>>,
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(event: &NewKind<'a>) -> Self {
+    pub(crate) fn of(event: &NewKind<'a>) -> Self {
         let plain = |kind| Columns { kind, ..Columns::default() };
         match *event {
             NewKind::Call(call) => {

@@ -1,6 +1,6 @@
 //! Reads a trace file as a [`Recording`]. Any content ends in an answer or an error.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,8 +16,9 @@ use super::schema;
 use super::snapshot_codec;
 use crate::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Node,
-    NodeChain, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
-    Stack, StackFrame, StackId, Task, WaitStatistics, error, read_only, sort_worst_first,
+    NodeChain, NodeIndex, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording,
+    RecordingError, Session, Stack, StackFrame, StackId, Task, WaitStatistics, error, read_only,
+    sort_worst_first,
 };
 
 /// Whether a database is a trace of any version.
@@ -150,6 +151,13 @@ impl Trace {
             kind,
             stack: row.get::<_, Option<i64>>(15)?.map(StackId),
         })
+    }
+
+    /// The ids that events of a node may have.
+    fn ids_of(&self, node: NodeIndex) -> RangeInclusive<i64> {
+        let known = self.lists.node_rows.iter().find(|(_, index)| **index == node);
+        let first = known.map_or(0, |(row, _)| row << schema::SEQUENCE_BITS);
+        first..=first | schema::MAX_SEQUENCE
     }
 
     fn row_of(&self, process: ProcessIndex) -> i64 {
@@ -289,7 +297,7 @@ impl Recording for Trace {
         filter: &Filter,
         each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), RecordingError> {
-        let Filter { from_ns, until_ns, process, at_least_ns } = *filter;
+        let Filter { from_ns, until_ns, process, node, at_least_ns } = *filter;
         let process = process.map(|process| self.row_of(process));
         let mut sql = "SELECT id, start_ns, duration_ns, thread, kind, op, outermost, cold, code, off_cpu_ns, bytes, \
                        direction, object, reason, party, stack FROM event \
@@ -299,14 +307,18 @@ impl Recording for Trace {
             Some(_) => " AND thread IN (SELECT id FROM threads WHERE process = ?5)",
             None => " AND ?5 IS NULL",
         };
+        // Only where it is asked for: it may have the events sorted, where else an index has their order.
+        let ids = node.map(|node| self.ids_of(node));
+        sql += if ids.is_some() { " AND id >= ?6" } else { " AND ?6 IS NULL" };
         sql += " ORDER BY start_ns, id";
         let mut statement = self.sql(self.connection.prepare(&sql))?;
         let query = statement.query(params![
-            self.lists.last_event,
+            ids.as_ref().map_or(self.lists.last_event, |ids| self.lists.last_event.min(*ids.end())),
             from_ns.unwrap_or(i64::MIN),
             until_ns.unwrap_or(i64::MAX),
             super::store::signed(at_least_ns),
             process,
+            ids.map(|ids| *ids.start()),
         ]);
         let mut found = self.sql(query)?;
         while let Some(row) = self.sql(found.next())? {

@@ -11,7 +11,7 @@ use gpucause_investigations::unfinished_file::UnfinishedFile;
 use requests::Requests;
 
 /// The name of standard output.
-const STANDARD_OUTPUT: &str = "-";
+pub(super) const STANDARD_OUTPUT: &str = "-";
 
 /// Why a destination is rejected.
 #[derive(Debug, thiserror::Error)]
