@@ -10,6 +10,7 @@ use crate::chain::Feeder;
 use crate::delta::Delta;
 use crate::divide::Span;
 use crate::effect::{Measured, Phases};
+use crate::peers::Peers;
 use crate::settings::Settings;
 
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct Context<'a> {
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// Name of the host, if known.
     pub(crate) host: Option<&'a str>,
+    /// What a Prometheus says of the jobs that have ranks on other hosts.
+    pub(crate) peers: Option<&'a Peers>,
 }
 
 impl<'a> Context<'a> {

@@ -19,6 +19,7 @@ use crate::divide::{divide, divide_effects, fit};
 use crate::effect::measure;
 use crate::history::{Evaluation, History, leak_span};
 use crate::long_calls::LongCalls;
+use crate::peers::Peers;
 use crate::rules::unexplained::rest;
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
@@ -69,6 +70,7 @@ pub struct Engine {
     timeline: Timeline,
     /// Name of the host, if known.
     host: Option<String>,
+    peers: Peers,
 }
 
 impl Engine {
@@ -86,6 +88,11 @@ impl Engine {
     /// Sets the address of the exporter, such as `http://localhost:9400`, for the commands of the chains.
     pub fn set_url(&mut self, url: &str) {
         self.store.set_url(url);
+    }
+
+    /// Sets what is known of ranks on other hosts, until it is set again.
+    pub fn set_peers(&mut self, peers: Peers) {
+        self.peers = peers;
     }
 
     /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host, for the commands of the chains.
@@ -120,6 +127,7 @@ impl Engine {
         let baselines: &[Baseline] = self.baselines.make_contiguous();
         let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
+        context.peers = Some(&self.peers);
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
         let jobs = context.processes.iter().filter(|process| process.dispatches());
         self.store.set_jobs(jobs.count());
@@ -267,7 +275,14 @@ fn context_of<'a>(
             workers.entry(parent).or_default().push(index);
         }
     }
-    Context { settings, processes, workers, throttled: &input.throttled_gpus, host: None }
+    Context {
+        settings,
+        processes,
+        workers,
+        throttled: &input.throttled_gpus,
+        host: None,
+        peers: None,
+    }
 }
 
 /// Detections on one process, in the [order](crate::divide::ORDER) in which they are charged with its time.
