@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use gpucause_engine::chain::Culprit;
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
@@ -126,8 +127,8 @@ impl Tables {
                 chain.victim.pid,
                 chain.victim.tid,
                 chain.victim.comm,
-                chain.culprit.as_ref().map(|culprit| culprit.pid),
-                chain.culprit.as_ref().map(|culprit| &culprit.comm),
+                chain.culprit.as_ref().and_then(Culprit::local_pid),
+                chain.culprit.as_ref().map(Culprit::name),
                 chain.explained,
                 chain.attributed_seconds(),
                 chain.lost_seconds,
