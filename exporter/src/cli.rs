@@ -10,6 +10,7 @@ mod investigate;
 pub mod mcp;
 pub mod merge_traces;
 mod otlp;
+mod peers;
 pub(crate) mod pid;
 pub(crate) mod progress;
 pub mod query;
@@ -47,6 +48,7 @@ pub use flight::FlightArgs;
 use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
 pub use otlp::OtlpArgs;
+pub use peers::PeersArgs;
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,
@@ -167,6 +169,9 @@ pub struct ExporterArgs {
     /// Flags of chains as log records.
     #[command(flatten)]
     pub otlp: OtlpArgs,
+    /// Flags of the Prometheus that compares ranks on other hosts.
+    #[command(flatten)]
+    pub peers: PeersArgs,
     /// Flags of the configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -274,6 +279,7 @@ impl ExporterArgs {
                 level: self.metrics.level,
                 classic_buckets: self.metrics.classic_buckets,
                 otlp: self.otlp.clone(),
+                peers: self.peers.clone(),
             },
         }
     }

@@ -1,7 +1,7 @@
 //! The address of a Prometheus, and the password of the user in it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -47,9 +47,19 @@ impl PrometheusUrl {
     /// When the password or the certificates that this host trusts cannot be read, the login is not valid in a header, or there is
     /// a password file without a user.
     pub fn client(&self, login: &PrometheusLogin) -> anyhow::Result<Client> {
-        let client = Client::new(self.0.clone(), None)?;
+        self.client_with(login.file.as_deref(), None, HINT)
+    }
+
+    /// The same, with a file of the password and one of the authorities; `hint` says where a password can be given.
+    pub(crate) fn client_with(
+        &self,
+        password: Option<&Path>,
+        ca_file: Option<&Path>,
+        hint: &'static str,
+    ) -> anyhow::Result<Client> {
+        let client = Client::new(self.0.clone(), ca_file)?;
         let inherited = std::env::var(PASSWORD).ok();
-        Ok(match Login::of(&self.0, login.file.as_deref(), inherited, HINT)? {
+        Ok(match Login::of(&self.0, password, inherited, hint)? {
             Some(login) => client.with_login(&login)?,
             None => client,
         })
