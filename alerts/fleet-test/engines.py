@@ -44,15 +44,15 @@ class Alertmanager:
 
 
 class Prometheus:
-    def __init__(self, stack, root, instances, port, _programs):
-        self.stack, self.port = stack, port
+    def __init__(self, stack, root, instances, port, _programs, listen=HOST):
+        self.stack, self.port, self.listen = stack, port, listen
         self.config = configuration(root, stack.folder, instances, port)
-        self.targets = self.url = f"http://{HOST}:{port['prometheus']}"
+        self.targets = self.url = f"http://{listen}:{port['prometheus']}"
 
     def start(self):
         # By default alerts that an Alertmanager did not get, which Prometheus does not know yet or which restarts, are sent a minute later.
         self.stack.start("prometheus", [program("prometheus"), "--rules.alert.resend-delay=10s", f"--config.file={self.config}", f"--storage.tsdb.path={self.stack.folder / 'data'}",
-                                        f"--web.listen-address={HOST}:{self.port['prometheus']}"])
+                                        f"--web.listen-address={self.listen}:{self.port['prometheus']}"])
         self.stack.until_ready("prometheus", f"{self.url}/-/ready")
 
     def restart(self):

@@ -45,6 +45,8 @@ class Node:
         self.namespace = f"gpucause-{number}"
         self.address = f"10.213.{number}.2"
         self.instance = f"{self.address}:9400"
+        # This host, as seen from the node.
+        self.gateway = f"10.213.{number}.1"
         self.cgroup = unified_cgroups() / f"slurm_{self.name}"
 
     def __enter__(self):
@@ -95,9 +97,10 @@ class Rank:
         self.name = f"rank {number} of job {job}"
         self.competitor = None
 
-    def start(self):
+    def start(self, host="6ms"):
+        """Each step has that much work of the host."""
         workload = self.node.programs / "stand-ins" / "gpucause-workload"
-        command = [workload, "lockstep", "--libs", workload.parent, "--comm", "train", "--with-parent", "--seconds", 86400, "--host", "6ms",
+        command = [workload, "lockstep", "--libs", workload.parent, "--comm", "train", "--with-parent", "--seconds", 86400, "--host", host,
                    "--ranks", self.ranks, "--rank", self.number, "--meet", self.node.stack.folder / f"job-{self.job}"]
         environment = {**os.environ, "RANK": str(self.number), "WORLD_SIZE": str(self.ranks)}
         child = self.node.stack.start(self.name, self.node.inside(command), env=environment, preexec_fn=lambda: self.node.enter(self.job))

@@ -11,7 +11,8 @@ use std::time::Duration;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::activity::{Activities, TimelinePoint};
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Culprit};
+use gpucause_engine::peers::Peers;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
 
@@ -117,6 +118,11 @@ impl Chains {
         self.engine().set_url(url);
     }
 
+    /// Sets what is known of ranks on other hosts.
+    pub(crate) fn set_peers(&self, peers: Peers) {
+        self.engine().set_peers(peers);
+    }
+
     /// Applies other settings from now on; chains stay.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.engine().set_settings(settings);
@@ -220,9 +226,9 @@ fn log(chain: &Chain) {
         severity = chain.severity.label(),
         pid = chain.victim.pid,
         cpus = chain.victim.place.cpus,
-        culprit_pid = culprit.map(|own| own.pid),
+        culprit_pid = culprit.and_then(Culprit::local_pid),
         culprit_tid = culprit.and_then(|own| own.tid),
-        culprit = culprit.map(|own| &*own.comm),
+        culprit = culprit.map(Culprit::name),
         culprit_owner = culprit.and_then(|own| own.place.owner()),
         culprit_cpus = culprit.map(|own| &*own.place.cpus),
         fix = chain.fix,

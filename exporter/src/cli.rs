@@ -11,6 +11,7 @@ mod investigate;
 pub mod mcp;
 pub mod merge_traces;
 mod otlp;
+mod peers;
 pub(crate) mod pid;
 pub(crate) mod progress;
 pub mod query;
@@ -49,6 +50,7 @@ pub use flight_of_nodes::FlightOfNodesArgs;
 use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
 pub use otlp::OtlpArgs;
+pub use peers::PeersArgs;
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,
@@ -172,6 +174,9 @@ pub struct ExporterArgs {
     /// Flags of chains as log records.
     #[command(flatten)]
     pub otlp: OtlpArgs,
+    /// Flags of the Prometheus that compares ranks on other hosts.
+    #[command(flatten)]
+    pub peers: PeersArgs,
     /// Flags of the configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -279,6 +284,7 @@ impl ExporterArgs {
                 level: self.metrics.level,
                 classic_buckets: self.metrics.classic_buckets,
                 otlp: self.otlp.clone(),
+                peers: self.peers.clone(),
             },
         }
     }

@@ -24,6 +24,7 @@ use crate::duration::Span;
 use crate::exposition::classic_buckets;
 use crate::metric::Level;
 use crate::otlp::OtlpSettings;
+use crate::peers::PeersSettings;
 use crate::series::groups::GroupLabels;
 use crate::series::retention;
 use outline::Node;
@@ -54,6 +55,8 @@ pub struct Config {
     pub metrics: MetricsSettings,
     /// Chains as log records.
     pub otlp: OtlpSettings,
+    /// The Prometheus that compares ranks on other hosts.
+    pub peers: PeersSettings,
 }
 
 /// The page of metrics.
@@ -126,6 +129,7 @@ impl Default for Config {
             probe: ProbeSettings::default(),
             metrics: MetricsSettings::default(),
             otlp: OtlpSettings::default(),
+            peers: PeersSettings::default(),
         }
     }
 }

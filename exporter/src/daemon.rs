@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
@@ -30,6 +30,7 @@ use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
 use crate::observing::{Observing, Switch, why_broken};
 use crate::otlp::{self, ChainLog};
+use crate::peers::PeerRanks;
 use crate::pipeline::Pipeline;
 use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source, node_name};
@@ -62,6 +63,8 @@ struct Shared {
     flights: OnceLock<Arc<FlightRecords>>,
     /// Where chains are logged.
     chain_log: OnceLock<Arc<ChainLog>>,
+    /// Ranks on other hosts.
+    peers: Arc<PeerRanks>,
     /// The last thing that went wrong, for the live page.
     problem: Mutex<Option<Problem>>,
 }
@@ -105,6 +108,7 @@ impl Daemon {
             access: OnceLock::new(),
             flights: OnceLock::new(),
             chain_log: OnceLock::new(),
+            peers: Arc::default(),
             problem: Mutex::default(),
         });
         let chains = Arc::new(Chains::of_this_host(config.chains.clone()));
@@ -138,6 +142,12 @@ impl Daemon {
     #[must_use]
     pub fn chain_log(&self) -> Option<&Arc<ChainLog>> {
         self.shared.chain_log.get()
+    }
+
+    /// The ranks on other hosts.
+    #[must_use]
+    pub fn peers(&self) -> &Arc<PeerRanks> {
+        &self.shared.peers
     }
 
     /// Exports metrics of the GPUs themselves as well.
@@ -174,6 +184,7 @@ impl Daemon {
         if let Some(log) = self.chain_log() {
             log.configure(&config.otlp);
         }
+        self.shared.peers.configure(&config.peers);
         self.sampler.submit(move |pipeline| pipeline.configure(&config));
     }
 
@@ -253,6 +264,8 @@ impl Daemon {
         };
         self.live.store(observation.processes_live, Ordering::Relaxed);
         let input = engine_input(&observation, throttled_gpus);
+        self.shared.peers.update(&input.snapshot, &observation.details);
+        self.chains.set_peers(self.shared.peers.known(Instant::now()));
         let chains = self.chains.evaluate(input.clone());
         if let Some(log) = self.chain_log() {
             log.record(&chains, |victim| victim_process(victim, &input.snapshot, &observation));

@@ -19,6 +19,7 @@ use crate::exposition::{Format, negotiate};
 use crate::family::Exported;
 use crate::kernel_launches::readable::readable;
 use crate::otlp::fuzzing as otlp;
+use crate::peers::fuzzing as peers;
 use crate::process_details::membership::Membership;
 use crate::server::fuzzing as server;
 use crate::{dcgm, foreign};
@@ -27,7 +28,7 @@ use crate::{dcgm, foreign};
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("http", server::http),
     ("request", request),
     ("config", config),
@@ -41,6 +42,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("prometheus", prometheus),
     ("clickhouse", clickhouse),
     ("otlp", otlp::answer),
+    ("peers", peers::answer),
 ];
 
 /// The target of a name.

@@ -35,6 +35,7 @@ pub mod nvml;
 pub mod observation;
 mod observing;
 pub mod otlp;
+pub mod peers;
 mod pipeline;
 pub mod port_owner;
 pub mod privileges;

@@ -13,6 +13,7 @@ use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
+use gpucause::peers::PeersError;
 use gpucause::port_owner::warn_of_other_exporters;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
@@ -215,6 +216,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<TrustError>()
         || error.is::<LoginError>()
         || error.is::<SettingsError>()
+        || error.is::<PeersError>()
         || error.is::<NodesError>()
         || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
@@ -229,6 +231,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
         FlightRecorder::check(&settings.dir)?;
     }
     config.otlp.check()?;
+    config.peers.check()?;
     // Read before privileges are dropped.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();

@@ -5,6 +5,7 @@ use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
 use crate::otlp::OtlpCounts;
+use crate::peers::PeersState;
 use crate::process_details::ProcessDetails;
 use crate::series::groups::Group;
 use crate::series::op_limit::AggregatedOps;
@@ -76,6 +77,8 @@ pub struct Observation {
     pub flights: Option<[(&'static str, u64); 3]>,
     /// What became of chains that were logged, where they are.
     pub otlp: Option<OtlpCounts>,
+    /// What became of questions about ranks on other hosts, where a Prometheus is asked.
+    pub peers: Option<PeersState>,
     /// UUIDs of the GPUs that each process uses, or used while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// What is known of the GPUs themselves.
@@ -119,6 +122,7 @@ impl Observation {
             web_config: None,
             flights: None,
             otlp: None,
+            peers: None,
             gpu_uuids: HashMap::new(),
             gpus: View::default(),
             since,

@@ -82,6 +82,7 @@ pub fn until_signal(
         let evaluating = tokio::spawn(evaluate(Arc::clone(daemon), progress.clone()));
         let following =
             daemon.gpus().upstream().map(|upstream| tokio::spawn(Arc::clone(upstream).follow()));
+        let asking = tokio::spawn(Arc::clone(daemon.peers()).run());
         let requests = signal(SignalKind::user_defined2()).context("cannot catch SIGUSR2")?;
         let recording = match flights {
             Some(recorder) => tokio::spawn(recorder.follow(requests)),
@@ -93,8 +94,8 @@ pub fn until_signal(
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         manager.stopping();
-        let tasks =
-            [toggling, reaping, evaluating, recording, notifying, keeping_alive].into_iter();
+        let tasks = [toggling, reaping, evaluating, asking, recording, notifying, keeping_alive]
+            .into_iter();
         for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }

@@ -112,9 +112,19 @@ impl<S: Store> StoreUrl<S> {
     /// When the password or the certificates that this host trusts cannot be read, the login is not valid in a header, or there is
     /// a password file without a user.
     pub fn client(&self, login: &S) -> anyhow::Result<Client> {
-        let client = Client::new(self.0.clone(), None)?;
+        self.client_with(login.password_file(), None, S::HINT)
+    }
+
+    /// The same, with a file of the password and one of the authorities; `hint` says where a password can be given.
+    pub(crate) fn client_with(
+        &self,
+        password: Option<&Path>,
+        ca_file: Option<&Path>,
+        hint: &'static str,
+    ) -> anyhow::Result<Client> {
+        let client = Client::new(self.0.clone(), ca_file)?;
         let inherited = std::env::var(S::VARIABLE).ok();
-        Ok(match Login::of(&self.0, login.password_file(), inherited, S::HINT)? {
+        Ok(match Login::of(&self.0, password, inherited, hint)? {
             Some(login) => client.with_login(&login)?,
             None => client,
         })

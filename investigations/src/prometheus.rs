@@ -19,8 +19,8 @@ const MAX_ANSWER: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// It took too long.
-    #[error("{0} did not answer within {TIMEOUT:?}")]
-    Silent(Address),
+    #[error("{0} did not answer within {1:?}")]
+    Silent(Address, Duration),
     /// It cannot be reached, or the answer is too large.
     #[error("{0}: {1}")]
     Broken(Address, GetError),
@@ -34,7 +34,10 @@ pub enum QueryError {
 
 /// A server, asked for what holds now.
 #[derive(Debug, Clone)]
-pub struct Prometheus(Client);
+pub struct Prometheus {
+    client: Client,
+    timeout: Duration,
+}
 
 /// A series and its value.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -73,13 +76,19 @@ impl Prometheus {
     /// The server of this client, whose address may have a path.
     #[must_use]
     pub const fn new(client: Client) -> Self {
-        Self(client)
+        Self { client, timeout: TIMEOUT }
+    }
+
+    /// With another time for a request.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Its address.
     #[must_use]
     pub const fn address(&self) -> &Address {
-        self.0.address()
+        self.client.address()
     }
 
     /// The series of an expression, now.
@@ -87,8 +96,20 @@ impl Prometheus {
     /// # Errors
     /// When there is no complete answer.
     pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, QueryError> {
+        self.query_within(expression, MAX_ANSWER).await
+    }
+
+    /// The same, of an answer of at most so many bytes.
+    ///
+    /// # Errors
+    /// When there is no complete answer.
+    pub async fn query_within(
+        &self,
+        expression: &str,
+        most: usize,
+    ) -> Result<Vec<Sample>, QueryError> {
         let path = format!("/api/v1/query?query={}&timeout=10s", encoded(expression));
-        Ok(self.data::<Data>(&path, MAX_ANSWER).await?.result)
+        Ok(self.data::<Data>(&path, most).await?.result)
     }
 
     /// The data of an answer of its API of at most so many bytes.
@@ -102,9 +123,9 @@ impl Prometheus {
     ) -> Result<T, QueryError> {
         let address = self.address();
         let path = format!("{}{path}", address.path().trim_end_matches('/'));
-        let answer = timeout(TIMEOUT, self.0.get(&path, "application/json", most)).await;
+        let answer = timeout(self.timeout, self.client.get(&path, "application/json", most)).await;
         let answer = answer
-            .map_err(|_| QueryError::Silent(address.clone()))?
+            .map_err(|_| QueryError::Silent(address.clone(), self.timeout))?
             .map_err(|error| QueryError::Broken(address.clone(), error))?;
         if !answer.status.is_success() {
             let said: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();

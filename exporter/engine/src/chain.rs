@@ -221,6 +221,9 @@ pub struct Culprit {
     /// Name of that thread of another process.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub thread: String,
+    /// The host of a rank of the victim's job, as Prometheus calls it; empty on this one. Its PID is not known here.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// Where it runs.
     #[serde(flatten)]
     pub place: Place,
@@ -239,10 +242,29 @@ pub struct Feeder {
 }
 
 impl Culprit {
+    /// Its process, if that is one of the victim's host.
+    pub fn local_pid(&self) -> Option<u32> {
+        self.host.is_empty().then_some(self.pid)
+    }
+
+    /// Its name, with its host where that is another than the victim's.
+    pub fn name(&self) -> String {
+        match &*self.host {
+            "" => self.comm.clone(),
+            host => format!("{} on {host}", self.comm),
+        }
+    }
+
+    /// Which process it is.
+    pub(crate) fn process(&self) -> (u32, &str) {
+        (self.pid, &self.host)
+    }
+
     /// What it is to the victim: a thread of its process, or another process with where that runs.
     pub fn describe(&self, victim: &Victim) -> String {
         let own = self.pid == victim.pid;
         match self.tid {
+            _ if !self.host.is_empty() => format!("on {}", self.host),
             Some(tid) if own => {
                 format!("thread {tid} of the victim's process{}", self.place.allowed_on())
             }

@@ -390,11 +390,11 @@ impl Entry {
             self.advice = detection.fix;
             let shared = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
             if worse.is_some() || no_culprit || shared || detection.culprit.is_some() {
-                let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
-                other |= pid(&chain.culprit) != pid(&detection.culprit);
+                let now = detection.culprit.as_ref().map(Culprit::process);
+                other |= chain.culprit.as_ref().map(Culprit::process) != now;
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
-                    && previous.pid == now.pid
+                    && previous.process() == now.process()
                 {
                     if previous.comm == now.comm {
                         (now.tid, now.thread) = (previous.tid, previous.thread);

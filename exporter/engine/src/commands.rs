@@ -1,6 +1,8 @@
 //! Commands for the fix of a chain, with its PIDs, units and CPUs.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
 
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
@@ -123,6 +125,9 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
             let is_python = culprit.map_or(place, |worker| &worker.place).python;
             vec![if is_python { stack(worker) } else { format!("top -b -n 1 -H -p {worker}") }]
         }
+        Cause::NcclLateRank if culprit.is_some_and(|late| !late.host.is_empty()) => {
+            culprit.and_then(|late| of_other_host(&late.host, &host.url)).into_iter().collect()
+        }
         Cause::NcclLateRank => {
             let late = culprit.map_or(pid, |late| late.pid);
             let is_python = culprit.map_or(place, |late| &late.place).python;
@@ -145,6 +150,22 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         | Cause::LargeCopy
         | Cause::Unexplained => vec![record(pid)],
     }
+}
+
+/// Asks the exporter of another host, where its name is an address.
+fn of_other_host(name: &str, own_url: &str) -> Option<String> {
+    let (host, port) = name.rsplit_once(':')?;
+    port.parse::<NonZeroU16>().ok()?;
+    let is_name =
+        |text: &str| text.bytes().all(|c| c.is_ascii_alphanumeric() || b".-".contains(&c));
+    let six = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match six {
+        Some(six) => six.parse::<Ipv6Addr>().is_ok(),
+        None => host.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_name(host),
+    };
+    let scheme = if own_url.starts_with("https:") { "https" } else { "http" };
+    let url = quoted(&format!("{scheme}://{name}")).filter(|_| is_host)?;
+    Some(format!("gpucause explain --url {url}"))
 }
 
 /// The processes that use most CPU, and the CPU that each had last.

@@ -10,6 +10,7 @@ use crate::chain::{Effect, Feeder};
 use crate::delta::Delta;
 use crate::divide::Span;
 use crate::effect::{Measured, Phases};
+use crate::peers::Peers;
 use crate::settings::Settings;
 
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(crate) struct Context<'a> {
     pub(crate) host: Option<&'a str>,
     /// Whether the last snapshot came early, as at the end of a recording.
     pub(crate) came_early: bool,
+    /// What a Prometheus says of the jobs that have ranks on other hosts.
+    pub(crate) peers: Option<&'a Peers>,
 }
 
 impl<'a> Context<'a> {

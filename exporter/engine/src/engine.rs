@@ -19,6 +19,7 @@ use crate::divide::{divide, divide_effects, fit};
 use crate::effect::measure;
 use crate::history::{Evaluation, History, leak_span};
 use crate::long_calls::LongCalls;
+use crate::peers::Peers;
 use crate::rules::unexplained::rest;
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
@@ -72,6 +73,7 @@ pub struct Engine {
     timeline: Timeline,
     /// Name of the host, if known.
     host: Option<String>,
+    peers: Peers,
 }
 
 impl Engine {
@@ -89,6 +91,11 @@ impl Engine {
     /// Sets the address of the exporter, such as `http://localhost:9400`, for the commands of the chains.
     pub fn set_url(&mut self, url: &str) {
         self.store.set_url(url);
+    }
+
+    /// Sets what is known of ranks on other hosts, until it is set again.
+    pub fn set_peers(&mut self, peers: Peers) {
+        self.peers = peers;
     }
 
     /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host, for the commands of the chains.
@@ -123,6 +130,7 @@ impl Engine {
         let baselines: &[Baseline] = self.baselines.make_contiguous();
         let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
+        context.peers = Some(&self.peers);
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
         let jobs = context.processes.iter().filter(|process| process.dispatches());
         self.store.set_jobs(jobs.count());
@@ -272,7 +280,7 @@ fn context_of<'a>(
     }
     let came_early = came_early(baselines, now.taken_at);
     let throttled = &input.throttled_gpus;
-    Context { settings, processes, workers, throttled, host: None, came_early }
+    Context { settings, processes, workers, throttled, host: None, came_early, peers: None }
 }
 
 /// Whether a snapshot comes early after the last of others, by the median time between these.

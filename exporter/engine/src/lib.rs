@@ -11,6 +11,7 @@ pub mod chain;
 pub mod cpu_list;
 mod effect;
 pub mod observation;
+pub mod peers;
 pub mod settings;
 pub mod utc;
 

@@ -5,7 +5,7 @@ use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::chain::{Cause, Chain, Effect, Place, Severity};
+use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Place, Severity};
 use gpucause_engine::{ChainCount, Stall};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -97,7 +97,7 @@ fn add_ongoing(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>) 
                 (&series.comm).into(),
                 chain.cause.label().into(),
                 label(&chain.id),
-                label(culprit.map_or("", |own| &own.comm)),
+                culprit.map(Culprit::name).unwrap_or_default().into(),
                 label(&place.unit),
                 label(&place.pod),
                 label(&chain.victim.place.cpus),

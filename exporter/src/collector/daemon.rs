@@ -5,8 +5,8 @@ use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
     self, BUILD_INFO, CONFIG_LOADED_AT, CONFIG_SUCCESSFUL, FLIGHT_RECORDS, Kind, Metric,
-    OTLP_FAILURES, OTLP_LOST, OTLP_QUEUED_BYTES, OTLP_QUEUED_RECORDS, OTLP_SENT, PROCESS_CPU,
-    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
+    OTLP_FAILURES, OTLP_LOST, OTLP_QUEUED_BYTES, OTLP_QUEUED_RECORDS, OTLP_SENT, PEERS_AGE,
+    PEERS_REQUESTS, PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
 use crate::otlp::OtlpCounts;
 use crate::version;
@@ -62,6 +62,16 @@ impl Collector for Daemon {
         if let Some(counts) = &input.observation.otlp {
             let created = input.observation.clock.unix_seconds(input.observation.since);
             families.extend(otlp(counts, Some(created)));
+        }
+        if let Some(state) = input.observation.peers {
+            let created = input.observation.clock.unix_seconds(input.observation.since);
+            let mut requests = Family::new(&PEERS_REQUESTS);
+            for (result, count) in [("ok", state.answered), ("error", state.failed)] {
+                requests.push_created([result.into()], Value::Integer(count), Some(created));
+            }
+            families.push(requests);
+            let age = state.age.map(|age| Value::Float(age.as_secs_f64()));
+            families.extend(age.map(|age| Family::single(&PEERS_AGE, age, None)));
         }
         let own = families.len();
         for collected in self.0.collect() {

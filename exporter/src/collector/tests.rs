@@ -9,6 +9,7 @@ use crate::metric::{
     DISPATCHER_TIME, DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
 };
 use crate::otlp::OtlpCounts;
+use crate::peers::PeersState;
 use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
@@ -129,6 +130,7 @@ fn every_metric_of_the_table_has_a_collector() {
     full.web_config = Some(ReloadState::default());
     full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
     full.otlp = Some(OtlpCounts::default());
+    full.peers = Some(PeersState { age: Some(Duration::ZERO), ..PeersState::default() });
     Arc::make_mut(&mut full.snapshot).counters =
         SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families = Collectors::default().collect(&full);

@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::watch::FolderWatch;
 use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
-use crate::cli::OtlpArgs;
+use crate::cli::{OtlpArgs, PeersArgs};
 use crate::daemon::Daemon;
 use crate::duration::Span;
 use crate::exposition::classic_buckets;
@@ -35,6 +35,8 @@ pub struct Overrides {
     pub classic_buckets: Option<classic_buckets::Policy>,
     /// `--otlp.endpoint` and its kin.
     pub otlp: OtlpArgs,
+    /// `--peers.url` and its kin.
+    pub peers: PeersArgs,
 }
 
 impl Overrides {
@@ -52,6 +54,7 @@ impl Overrides {
             config.metrics.classic_buckets = policy;
         }
         self.otlp.apply(&mut config.otlp);
+        self.peers.apply(&mut config.peers);
     }
 }
 

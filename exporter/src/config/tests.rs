@@ -149,7 +149,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ("retention: [5m]", "line 1: retention is a list, and must be text"),
     (
         "retension: 5m",
-        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics, otlp",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics, otlp, peers",
     ),
     (
         "limits:\n  wait_names: ten",
@@ -180,6 +180,10 @@ const REFUSALS: &[(&str, &str)] = &[
     (
         "otlp:\n  endpoint: http://me:secret@h:4318",
         "line 2: otlp.endpoint is invalid, and must be http://HOST:PORT or https://HOST:PORT, without user and password: a login is a line in the file of otlp.headers_file or --otlp.headers-file",
+    ),
+    (
+        "peers:\n  url: http://me:secret@h:9090",
+        "line 2: peers.url is refused: other users of this host can see a password in an address - write https://USER@HOST:PORT, and set it with --peers.password-file or peers.password_file",
     ),
     ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
     ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),

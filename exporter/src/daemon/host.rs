@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
@@ -86,6 +87,7 @@ impl AccountSource for Host {
         observation.web_config = self.shared.access.get().and_then(|access| access.reload_state());
         observation.flights = self.shared.flights.get().map(|flights| flights.counts());
         observation.otlp = self.shared.chain_log.get().and_then(|log| log.counts());
+        observation.peers = self.shared.peers.counts(Instant::now());
     }
 }
 

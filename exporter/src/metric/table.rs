@@ -342,6 +342,12 @@ metrics! {
     OTLP_QUEUED_BYTES: Gauge "gpucause_otlp_queued_bytes", BYTES,
         [],
         "Size of the log records of causal chains that wait to be sent.";
+    PEERS_REQUESTS: Counter "gpucause_peers_requests", None,
+        ["result"],
+        "Questions to the Prometheus of --peers.url about ranks on other hosts, by result: ok or error; absent without that flag.";
+    PEERS_AGE: Gauge "gpucause_peers_age_seconds", SECONDS,
+        [],
+        "Age of what is known of ranks on other hosts; absent while nothing is, or it is older than 45 s.";
 
     PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
         [],

@@ -163,6 +163,7 @@ fn a_password_in_an_address_is_refused_and_not_printed() {
         (&["explain", "--url", "https://me:secret@h"], "--password-file"),
         (&["query", "--nodes", "a:9400,https://me:secret@h", sql], "--password-file"),
         (&["exporter", "--otlp.endpoint=http://me:secret@h:4318"], "--otlp.headers-file"),
+        (&["exporter", "--peers.url=http://me:secret@h:9090"], "--peers.password-file"),
         (&["exporter", "--dcgm.url=http://me:secret@h:9401/metrics"], "it must need no login"),
         (&["check", "http://me:secret@h:9090"], "unexpected argument"),
         (&["query", "--http://me:secret@h:9090"], "unexpected argument"),

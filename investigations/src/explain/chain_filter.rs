@@ -1,6 +1,6 @@
 //! Selects the chains of a report.
 
-use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
+use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Severity};
 
 /// The user's selection. Timestamps are in seconds since the Unix epoch.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,7 +53,7 @@ impl ChainFilter {
 pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = u32> {
     let least = chain.lost_seconds * LEAST_LOSS;
     let others = chain.losses.iter().filter(move |own| own.seconds > 0.0 && own.seconds >= least);
-    chain.culprit.iter().map(|own| own.pid).chain(others.filter_map(|own| own.pid))
+    chain.culprit.iter().filter_map(Culprit::local_pid).chain(others.filter_map(|own| own.pid))
 }
 
 /// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.

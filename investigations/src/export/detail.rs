@@ -157,8 +157,9 @@ pub fn of_chain(chain: &Chain) -> Details<'_> {
         ("victim_tid".into(), u64::from(chain.victim.tid).into()),
     ];
     if let Some(culprit) = &chain.culprit {
-        details.push(("culprit".into(), culprit.comm.as_str().into()));
-        details.push(("culprit_pid".into(), u64::from(culprit.pid).into()));
+        details.push(("culprit".into(), culprit.name().into()));
+        let pid = culprit.local_pid();
+        details.extend(pid.map(|pid| ("culprit_pid".into(), u64::from(pid).into())));
     }
     for (name, value) in &chain.evidence.0 {
         details.push((format!("evidence.{name}").into(), Detail::Float(*value)));

@@ -6,7 +6,6 @@ use rmcp::handler::server::tool::schema_for_type;
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 
-use super::Stores;
 use super::arguments::{Costs, Demo, History, Nothing, Outliers, Rows, Sql, StackRows};
 
 /// Earlier name of `get_data_quality`.

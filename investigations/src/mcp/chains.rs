@@ -149,7 +149,10 @@ fn placed(process: Value, place: &Place) -> Value {
 }
 
 fn culprit(own: &Culprit) -> Value {
-    let mut culprit = json!({"pid": own.pid, "comm": answer::name(&own.comm)});
+    let mut culprit = json!({"pid": own.local_pid(), "comm": answer::name(&own.comm)});
+    if !own.host.is_empty() {
+        culprit["host"] = answer::name(&own.host);
+    }
     if let Some(tid) = own.tid {
         culprit["tid"] = tid.into();
     }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpucause_engine::chain::Culprit;
 use parking_lot::Mutex;
 use rusqlite::hooks::{AuthAction, AuthContext};
 use rusqlite::{Connection, params};
@@ -166,8 +167,8 @@ impl Tables {
                 chain.victim.pid,
                 chain.victim.tid,
                 chain.victim.comm,
-                chain.culprit.as_ref().map(|culprit| culprit.pid),
-                chain.culprit.as_ref().map(|culprit| &culprit.comm),
+                chain.culprit.as_ref().and_then(Culprit::local_pid),
+                chain.culprit.as_ref().map(Culprit::name),
                 chain.explained,
                 chain.attributed_seconds(),
                 chain.lost_seconds,

@@ -1,5 +1,6 @@
 //! One rank of a job comes late to the collectives, and the others wait for it. Detected when the host runs several ranks: the
-//! waiting ones are in collectives or wait for the GPU, the late one is not, and its own account shows what it did instead.
+//! waiting ones are in collectives or wait for the GPU, the late one is not, and its own account shows what it did instead. Where a
+//! Prometheus says how long ranks on other hosts wait, the late one may be there.
 
 use std::collections::HashSet;
 
@@ -16,6 +17,7 @@ use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{at_most, part};
 use crate::effect::{ratio, total};
+use crate::peers::{PeerJob, PeerRank, RankPlace};
 
 /// Waits for other ranks: in collectives, and for the GPU that runs them.
 fn in_collectives(thread: &ThreadDelta) -> TimeAccount {
@@ -55,12 +57,15 @@ pub(super) const RULE: Rule = Rule {
     cause: Cause::NcclLateRank,
     reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
     needs: "all other ranks of the job on this host wait in collectives for longer than this one, by severity medium, all make the \
-            same number of NCCL calls, and the late rank's own time explains it",
+            same number of NCCL calls, and the late rank's own time explains it; or by `--peers.url` all other ranks of the job \
+            wait for longer than one on another host, and so does this one as measured here",
     during_warm_up: false,
-    evaluate,
+    evaluate: |context, index| {
+        among_this_host(context, index).or_else(|| on_another_host(context, index))
+    },
 };
 
-fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+fn among_this_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     let victim = context.processes.get(index)?;
     let (_, world) = victim.now.rank.filter(|&(_, world)| world > 1)?;
     let settings = context.settings;
@@ -131,6 +136,62 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
             .and("host", context.host),
         fix: "Check the late rank's own chains and time account; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."
+            .into(),
+        ..Detection::new(Cause::NcclLateRank, effect, index, evidence)
+    })
+}
+
+/// A rank on another host, which a Prometheus compares with those of this one. It is not trusted: the time that the victim waits is
+/// what was measured here, and what Prometheus says can only lessen it.
+fn on_another_host(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let victim = context.processes.get(index)?;
+    let (rank, world) = victim.now.rank?;
+    let peers = context.peers?;
+    let here = RankPlace::Here(victim.now.id);
+    let is_victim = |own: &&PeerRank| own.place == here && own.rank == rank;
+    let has_victim =
+        |job: &&PeerJob| job.world_size == world && job.ranks.iter().any(|own| is_victim(&own));
+    let job = peers.jobs.iter().find(has_victim)?;
+    let own = job.ranks.iter().find(is_victim)?;
+    let mut ranks: Vec<&PeerRank> = job.ranks.iter().collect();
+    ranks.sort_by(|a, b| a.waiting_share.total_cmp(&b.waiting_share));
+    let [late, next, ..] = ranks.as_slice() else { return None };
+    let RankPlace::Elsewhere(late_host) = &late.place else { return None };
+    let (waiting_share, thread) = wait_of(victim)?;
+    let taken_share = waiting_share.min(own.waiting_share) - late.waiting_share;
+    let settings = context.settings;
+    let least = settings.rule(Cause::NcclLateRank).min_lost_share;
+    let least = least.unwrap_or(settings.severities.medium);
+    if next.waiting_share - late.waiting_share < least || taken_share < least {
+        return None;
+    }
+    let attributed = thread.wall.share(taken_share);
+    let evidence = Evidence::default()
+        .with("rank", f64::from(rank))
+        .with("late_rank", f64::from(late.rank))
+        .with("world_size", f64::from(world))
+        .with("waiting_share", waiting_share)
+        .with("late_rank_waiting_share", late.waiting_share)
+        .with("peers_age_seconds", peers.age_seconds)
+        .with("taken_share", taken_share);
+    let (comm, name) = (victim.now.comm.to_text(), name_of(victim));
+    let late_name = format!("rank {} on {late_host}", late.rank);
+    let sentence = "Rank {late_rank|count} on {late_host} comes late to the collectives: rank {rank|count} of {comm} waits \
+                    {waiting_share|percent} of its time in them, the late rank {late_rank_waiting_share|percent} of \
+                    the last minute, as Prometheus said {peers_age_seconds|seconds} ago.";
+    let effect = Effect::LaunchRateDrop;
+    Some(Detection {
+        tid: Some(thread.tid),
+        path: vec![
+            Step::new(late_name, &name, "comes late to collectives", attributed),
+            Step::new(name, effect.label(), "waits in collectives", attributed),
+        ],
+        culprit: Some(Culprit { comm: comm.clone(), host: late_host.clone(), ..Culprit::default() }),
+        size: attributed,
+        taken: at_most(in_collectives(thread), attributed).into(),
+        taken_share,
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("late_host", late_host)]),
+        fix: "Check the late rank's own chains and time account on its host; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."
             .into(),
         ..Detection::new(Cause::NcclLateRank, effect, index, evidence)
     })

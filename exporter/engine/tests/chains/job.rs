@@ -1,7 +1,9 @@
 //! Ranks, GPUs and calls that do not return.
 
+use gpucause_abi::ProcId;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
+use gpucause_engine::peers::{PeerJob, PeerRank, Peers, RankPlace};
 
 use crate::host::{Host, WINDOW, lost, takes};
 use crate::process::{MS, Process, US};
@@ -21,6 +23,91 @@ fn every_rank_that_waits_names_the_one_that_is_late() {
             Some(Culprit { pid: 102, comm: "train".into(), ..Culprit::default() })
         );
         takes(chain, u64::from(FAULT_WINDOWS) * 800 * MS);
+    }
+}
+
+/// A job of four: rank 0 is the only process of this host, which waits for so many nanoseconds in each window.
+fn one_of_four(waits: u64, peers: Peers) -> Host {
+    let mut host = Host::new();
+    host.start("train", 100).now.rank = Some((0, 4));
+    host.run(8, |train| rank(train, waits));
+    host.engine.set_peers(peers);
+    host.run(FAULT_WINDOWS, |train| rank(train, waits));
+    host
+}
+
+/// Shares of the four ranks as Prometheus has them; the first is here.
+fn compared(shares: [f64; 4]) -> Peers {
+    let place = |rank: u32| match rank {
+        0 => RankPlace::Here(ProcId(1)),
+        _ => RankPlace::Elsewhere(format!("gpu-{rank}:9400")),
+    };
+    let ranks = (0..).zip(shares);
+    let ranks =
+        ranks.map(|(rank, share)| PeerRank { rank, waiting_share: share, place: place(rank) });
+    Peers { age_seconds: 12.0, jobs: vec![PeerJob { world_size: 4, ranks: ranks.collect() }] }
+}
+
+#[test]
+fn a_late_rank_of_another_host_is_named_with_that_host_and_without_a_process_of_this_one() {
+    let host = one_of_four(900 * MS, compared([0.45, 0.45, 0.05, 0.44]));
+    let chain = host.only(Cause::NcclLateRank);
+    let culprit = chain.culprit.as_ref().unwrap();
+    assert_eq!((culprit.local_pid(), &*culprit.name()), (None, "train on gpu-2:9400"));
+    assert_eq!(
+        chain.sentence.split(" Measured").next().unwrap(),
+        "Rank 2 on gpu-2:9400 comes late to the collectives: rank 0 of train waits 45 % of its time in them, the late rank 5.0 % of the last minute, as Prometheus said 12 s ago."
+    );
+    assert!(
+        chain.fix.ends_with(" Run: `gpucause explain --url http://gpu-2:9400`."),
+        "{}",
+        chain.fix
+    );
+    takes(chain, u64::from(FAULT_WINDOWS) * 800 * MS);
+}
+
+#[test]
+fn no_rank_of_another_host_is_late_unless_all_others_wait_longer_for_it() {
+    for shares in [
+        [0.45, 0.45, 0.40, 0.44],
+        [0.45, 0.05, 0.05, 0.44],
+        [0.05, 0.45, 0.45, 0.44],
+        [0.06, 0.45, 0.05, 0.44],
+    ] {
+        one_of_four(900 * MS, compared(shares)).is_silent();
+    }
+    let mut other = compared([0.45, 0.45, 0.05, 0.44]);
+    other.jobs[0].world_size = 8;
+    one_of_four(900 * MS, other).is_silent();
+    let mut other = compared([0.45, 0.45, 0.05, 0.44]);
+    other.jobs[0].ranks[0].rank = 3;
+    one_of_four(900 * MS, other).is_silent();
+}
+
+#[test]
+fn a_peer_that_lies_blames_no_time_that_was_not_measured_here() {
+    one_of_four(20 * MS, compared([1.0, 1.0, 0.0, 1.0])).is_silent();
+    let host = one_of_four(500 * MS, compared([1.0, 1.0, 0.0, 1.0]));
+    takes(host.only(Cause::NcclLateRank), u64::from(FAULT_WINDOWS) * 500 * MS);
+}
+
+#[test]
+fn the_fix_asks_another_host_only_where_its_name_is_an_address() {
+    for (name, command) in [
+        ("gpu-2.example:9400", Some("`gpucause explain --url http://gpu-2.example:9400`")),
+        ("[fd00::2]:9400", Some("`gpucause explain --url 'http://[fd00::2]:9400'`")),
+        ("gpu-2", None),
+        ("gpu-2:0", None),
+        ("x;reboot:9400", None),
+        ("-x:9400", None),
+        ("[`reboot`]:9400", None),
+        ("me@gpu-2:9400", None),
+    ] {
+        let mut peers = compared([0.45, 0.45, 0.05, 0.44]);
+        peers.jobs[0].ranks[2].place = RankPlace::Elsewhere(name.to_owned());
+        let host = one_of_four(900 * MS, peers);
+        let fix = &host.only(Cause::NcclLateRank).fix;
+        assert_eq!(fix.split_once(" Run: ").map(|(_, own)| own.trim_end_matches('.')), command);
     }
 }
 

@@ -21,7 +21,7 @@ fn case() -> Box<dyn Recording> {
 /// A trace file with the content of others.
 fn merged(folder: &Path, name: &str, recordings: Vec<Box<dyn Recording>>) -> PathBuf {
     let path = folder.join(name);
-    let input = |recording| Input { path: "input".into(), recording };
+    let input = |recording| Input { path: "input".into(), recording, measured: None };
     let inputs: Vec<_> = recordings.into_iter().map(input).collect();
     merge(&inputs, &path, false, &mut |_| {}).unwrap();
     path

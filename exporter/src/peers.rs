@@ -1,0 +1,187 @@
+//! How long ranks on other hosts wait, by a Prometheus that scrapes them: asked in the background while a job has ranks here and
+//! elsewhere. It is not trusted, and nothing waits for it.
+
+mod answer;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+mod job;
+mod settings;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpucause_abi::snapshot::Snapshot;
+use gpucause_engine::peers::Peers;
+use gpucause_investigations::prometheus::Prometheus;
+use tokio::time::MissedTickBehavior;
+
+use crate::pipeline::Details;
+use job::Job;
+
+pub use settings::{PeersError, PeersSettings, PeersUrl};
+
+/// Between two requests.
+pub const ASK_EVERY: Duration = Duration::from_secs(15);
+/// An older answer is not used.
+const STALE_AFTER: Duration = Duration::from_secs(45);
+/// Time for a request, with connecting.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes: some thousand ranks, where two for each job and those of this host are asked for.
+const MAX_ANSWER: usize = 512 << 10;
+
+/// What became of the requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PeersState {
+    /// Answers that could be used.
+    pub answered: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Age of the answer in use; `None` while there is none.
+    pub age: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Time for a request.
+    timeout: Duration,
+    settings: PeersSettings,
+    /// The jobs of this host with ranks on others.
+    jobs: Vec<Job>,
+    answer: Option<(Peers, Instant)>,
+    answered: u64,
+    failed: u64,
+    /// Whether the last request failed, as it was last logged.
+    is_failing: Option<bool>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let (settings, jobs, answer, answered, failed, is_failing) = Default::default();
+        Self { timeout: TIMEOUT, settings, jobs, answer, answered, failed, is_failing }
+    }
+}
+
+/// The ranks on other hosts, as last heard.
+#[derive(Debug, Default)]
+pub struct PeerRanks {
+    state: Mutex<State>,
+}
+
+impl PeerRanks {
+    /// Applies other settings from now on. What another Prometheus said is forgotten.
+    pub fn configure(&self, settings: &PeersSettings) {
+        let mut state = self.state();
+        if state.settings != *settings {
+            settings.clone_into(&mut state.settings);
+            (state.answer, state.is_failing) = (None, None);
+        }
+    }
+
+    /// Takes the jobs to ask for from a snapshot. Without an address, there are none.
+    pub(crate) fn update(&self, snapshot: &Snapshot, details: &Details) {
+        let mut state = self.state();
+        state.jobs = match state.settings.url {
+            Some(_) => job::across_hosts(&snapshot.processes, details),
+            None => Vec::new(),
+        };
+    }
+
+    /// What is known at `now`, if it is not too old.
+    pub(crate) fn known(&self, now: Instant) -> Peers {
+        let state = self.state();
+        let age = state.age(now);
+        let answer = state.answer.as_ref().zip(age);
+        answer.map_or_else(Peers::default, |((peers, _), age)| Peers {
+            age_seconds: age.as_secs_f64(),
+            ..peers.clone()
+        })
+    }
+
+    /// What became of the requests; `None` without an address.
+    #[must_use]
+    pub fn counts(&self, now: Instant) -> Option<PeersState> {
+        let state = self.state();
+        let State { answered, failed, .. } = *state;
+        state.settings.url.as_ref()?;
+        Some(PeersState { answered, failed, age: state.age(now) })
+    }
+
+    /// Asks every 15 s, until aborted.
+    pub async fn run(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(ASK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.ask().await;
+        }
+    }
+
+    /// Asks once, if a job has ranks on other hosts.
+    async fn ask(&self) {
+        let (settings, jobs, timeout) = {
+            let state = self.state();
+            (state.settings.clone(), state.jobs.clone(), state.timeout)
+        };
+        if settings.url.is_none() || jobs.is_empty() {
+            return;
+        }
+        // Before the request: an answer is not younger than its question.
+        let asked = Instant::now();
+        let answer = request(&settings, &jobs, timeout).await;
+        let mut state = self.state();
+        if state.settings == settings {
+            state.record(answer, asked);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn age(&self, now: Instant) -> Option<Duration> {
+        let (_, at) = self.answer.as_ref()?;
+        Some(now.saturating_duration_since(*at)).filter(|age| *age <= STALE_AFTER)
+    }
+
+    fn record(&mut self, answer: Result<Peers, String>, asked: Instant) {
+        let previous = self.is_failing.replace(answer.is_err());
+        let changed = previous != self.is_failing;
+        match answer {
+            Ok(peers) => {
+                self.answered += 1;
+                self.answer = Some((peers, asked));
+                if changed {
+                    tracing::info!("ranks on other hosts are compared by Prometheus");
+                }
+            }
+            Err(error) => {
+                self.failed += 1;
+                if changed {
+                    tracing::warn!(error, "cannot compare ranks on other hosts (--peers.url)");
+                }
+            }
+        }
+    }
+}
+
+/// Asks for these jobs. Reads the files of the settings: a password may have changed.
+async fn request(
+    settings: &PeersSettings,
+    jobs: &[Job],
+    timeout: Duration,
+) -> Result<Peers, String> {
+    let settings = settings.clone();
+    let client = tokio::task::spawn_blocking(move || settings.client());
+    let client = client.await.map_err(|error| error.to_string())?;
+    let client = client.map_err(|error| error.to_string())?.ok_or("there is no address")?;
+    let asked = job::query(jobs);
+    let samples =
+        Prometheus::new(client).with_timeout(timeout).query_within(&asked, MAX_ANSWER).await;
+    let samples = samples.map_err(|error| error.to_string())?;
+    Ok(Peers { age_seconds: 0.0, jobs: answer::jobs(jobs, &samples) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The jobs of this host that have ranks on others, and the question about them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+
+use gpucause_abi::ProcId;
+use gpucause_abi::snapshot::ProcessSnapshot;
+
+use crate::pipeline::Details;
+
+/// Jobs that are asked for at most.
+const MAX_JOBS: usize = 8;
+/// Ranks of a job on this host that are asked for at most.
+const MAX_LOCAL: usize = 64;
+/// The two ranks of each job that wait least.
+const LEAST: &str = "rank:gpucause_nccl_wait:least2_1m";
+/// All ranks.
+const ALL: &str = "process:gpucause_nccl_wait:ratio_rate1m";
+/// A value is not used when it was recorded this many seconds before: rules are evaluated every 30 s.
+const STALE: u32 = 45;
+
+/// A rank of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LocalRank {
+    pub(super) process: ProcId,
+    pub(super) pid: u32,
+    pub(super) rank: u32,
+}
+
+/// A job with fewer ranks on this host than it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) comm: String,
+    pub(super) slurm_job: String,
+    pub(super) world_size: u32,
+    pub(super) ranks: Vec<LocalRank>,
+}
+
+/// The jobs that these processes are ranks of, where other hosts have ranks of them, too. A number that is here twice is of two jobs,
+/// which are not compared.
+pub(super) fn across_hosts(processes: &[ProcessSnapshot], details: &Details) -> Vec<Job> {
+    let mut jobs: BTreeMap<(String, String, u32), Vec<LocalRank>> = BTreeMap::new();
+    for process in processes.iter().filter(|own| own.ended.is_none()) {
+        let details = details.get(&process.id);
+        let Some((rank, world_size)) = process.rank else { continue };
+        let slurm_job = details.map(|own| own.slurm_job.to_string()).unwrap_or_default();
+        let key = (process.comm.to_text(), slurm_job, world_size);
+        let local = LocalRank { process: process.id, pid: process.tgid.0, rank };
+        jobs.entry(key).or_default().push(local);
+    }
+    let jobs = jobs.into_iter().map(|((comm, slurm_job, world_size), ranks)| Job {
+        comm,
+        slurm_job,
+        world_size,
+        ranks,
+    });
+    jobs.filter(Job::is_across_hosts).take(MAX_JOBS).collect()
+}
+
+impl Job {
+    fn is_across_hosts(&self) -> bool {
+        let numbers: HashSet<u32> = self.ranks.iter().map(|own| own.rank).collect();
+        let all = usize::try_from(self.world_size).unwrap_or(usize::MAX);
+        numbers.len() == self.ranks.len() && numbers.len() < all && numbers.len() <= MAX_LOCAL
+    }
+
+    /// Label matchers of its series.
+    fn matchers(&self) -> String {
+        let Self { comm, slurm_job, world_size, .. } = self;
+        format!(
+            "comm={},slurm_job={},world_size=\"{world_size}\"",
+            literal(comm),
+            literal(slurm_job)
+        )
+    }
+}
+
+/// The expression for these jobs: of each the ranks that wait least, and those of this host.
+pub(super) fn query(jobs: &[Job]) -> String {
+    let mut text = String::new();
+    for job in jobs {
+        let pids: Vec<_> = job.ranks.iter().map(|own| own.pid.to_string()).collect();
+        let (matchers, pids) = (job.matchers(), pids.join("|"));
+        for selector in
+            [format!("{LEAST}{{{matchers}}}"), format!("{ALL}{{{matchers},pid=~\"{pids}\"}}")]
+        {
+            let or = if text.is_empty() { "" } else { " or " };
+            let _ = write!(text, "{or}({selector} and timestamp({selector}) > time() - {STALE})");
+        }
+    }
+    text
+}
+
+/// A string of PromQL.
+fn literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
