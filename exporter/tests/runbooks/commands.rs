@@ -215,6 +215,7 @@ fn here(line: &str, server: &Exporter) -> String {
         line = line.replace("--pid 1234", "--pid 4242");
     }
     line.replace("--db merged.db", "--db trace.db")
+        .replace("--db job.db", "--db trace.db")
         .replace("--pid 4242", &format!("--pid $({recorded})"))
         .replace("/run/gpucause/9400.token", token.to_str().unwrap())
         .replace("/etc/gpucause", "etc")

@@ -134,7 +134,8 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
             if !failed.is_empty() {
                 found.head.insert("failures".into(), failures(failed));
             }
-            for (_, Found { calls, waits, .. }) in pages {
+            for (_, Found { calls, waits, pids, .. }) in pages {
+                found.pids.extend(pids);
                 found.calls.extend(calls);
                 found.waits.extend(waits);
             }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 /// Counters that the histories leave alone: of the daemon as a whole, or not from the kernel maps.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 10] = [
     "process_",
     "gpucause_cgroup_",
     "gpucause_flight_",
@@ -36,6 +36,7 @@ const ELSEWHERE: [&str; 9] = [
     "gpucause_events_dropped",
     "gpucause_map_full",
     "gpucause_otlp_",
+    "gpucause_peers_",
     "gpucause_probe_",
     "gpucause_web_",
 ];

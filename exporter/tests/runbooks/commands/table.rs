@@ -65,7 +65,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/access/flights.rs", "fn records_of_all_nodes_are_one_file_"),
-        &["gpucause flight --nodes"],
+        &["gpucause flight", "gpucause flight --nodes"],
     ),
     (By("alerts/fleet-test/flight.py", "def record(self):"), &["gpucause flight --job"]),
     (
