@@ -137,7 +137,8 @@ fn a_process_that_no_node_observes_is_said_not_to_be_observed() {
         let url = format!("http://127.0.0.1:{port}");
         let node = Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap();
         let source = Source::Nodes(vec![node]);
-        let assistant = Assistant::new(source, Arc::new(Quiet { allow_demo: false }), Stores::default());
+        let assistant =
+            Assistant::new(source, Arc::new(Quiet { allow_demo: false }), Stores::default());
         let port = listening(assistant);
         let mut notes = Vec::new();
         for pid in [7, 8, 99_999] {
