@@ -84,7 +84,7 @@ static __noinline void charge_time_slice(struct cpu_victims *all, struct task_st
 	}
 }
 
-/* Takes a slot, whose number from 1 is returned; 0 if none is free. */
+/* Takes a free slot; its number from 1, or 0 if there is none. */
 static __noinline __u32 reserve_slot(struct cpu_victims *all, struct thread *thread, __u32 pid, __u32 reason, __u64 since)
 {
 	if (!all)
