@@ -6,7 +6,7 @@
  * was, so a waker is named only when it is in a system call that wakes such waiters; other wakeups are the kernel's: a
  * timer, a device, a network card.
  *
- * Waits for a CPU are charged to those that have it in preemption.bpf.h. */
+ * Waits for a CPU are charged to those that have it in cpu_wait.bpf.h. */
 #pragma once
 
 static __always_inline long syscall_number(const struct pt_regs *regs)

@@ -17,7 +17,7 @@
 #include "account.bpf.h"
 #include "thread.bpf.h"
 #include "blame.bpf.h"
-#include "preemption.bpf.h"
+#include "cpu_wait.bpf.h"
 #include "switch_in.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"

@@ -102,7 +102,12 @@ struct sched_info {
 	__u64 run_delay;
 };
 
+struct thread_info {
+	__u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
 	int pid;

@@ -154,7 +154,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		kind = SWITCH_INVOLUNTARY;
 		if (thread->role != ROLE_HELPER) {
 			name_task(&thread->culprit, next, tgid, thread->proc_id);
-			await_cpu(thread, task->pid, now);
+			await_cpu(thread, task->pid, bpf_get_smp_processor_id(), REASON_PREEMPTED, now);
 		}
 	} else {
 		thread->off_reason = blocked_reason(task);
@@ -198,8 +198,8 @@ static __always_inline void record_helper(const struct thread *thread, __u32 pid
 			      since, ns);
 }
 
-/* The wait for a CPU after a wakeup. The task that leaves the CPU is the culprit. */
-static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
+/* The wait for a CPU after a wakeup. What is not charged yet is charged to the task that leaves the CPU. */
+static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
 				       struct task_struct *prev)
 {
 	__u64 ns = now - since;
@@ -211,10 +211,7 @@ static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 s
 		return;
 	}
 	name_task(&thread->culprit, prev, thread->tgid, thread->proc_id);
-	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit, ns, 0);
-	if (is_recording())
-		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit,
-			      since, ns);
+	settle_cpu_wait(thread, pid, REASON_RUNQUEUE, now, ns);
 }
 
 static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
@@ -226,7 +223,7 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
 		if (thread->role != ROLE_HELPER)
-			settle_preemption(thread, pid, now, now - since);
+			settle_cpu_wait(thread, pid, REASON_PREEMPTED, now, now - since);
 		else
 			record_helper(thread, pid, REASON_PREEMPTED, since, now - since);
 		return;
@@ -331,5 +328,41 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	if (thread->role != ROLE_HELPER)
 		note_waker(thread);
 	thread->woken_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* A woken thread is in the queue of its CPU, whose lock is held. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(sched_wakeup, struct task_struct *task)
+{
+	struct thread *thread;
+	__u64 woken, since;
+
+	COUNT_RUN(WAKING);
+	if (!maybe_tracked(task->tgid))
+		return 0;
+	thread = thread_of(task);
+	if (!thread || thread->role == ROLE_HELPER || thread->slot)
+		return 0;
+	since = *(volatile __u64 *)&thread->off_since_ns;
+	woken = *(volatile __u64 *)&thread->woken_ns;
+	/* One that runs, or whose waker was missed, which then has no wait for a CPU. */
+	if (!since || thread->off_reason == REASON_PREEMPTED || woken < thread->on_since_ns)
+		return 0;
+	await_cpu(thread, task->pid, task->thread_info.cpu, REASON_RUNQUEUE, woken > since ? woken : since);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(sched_migrate, struct task_struct *task, int cpu)
+{
+	struct thread *thread;
+
+	COUNT_RUN(WAKING);
+	if (!maybe_tracked(task->tgid))
+		return 0;
+	thread = thread_of(task);
+	if (thread && thread->slot)
+		await_other_cpu(thread, task->pid, cpu);
 	return 0;
 }

@@ -55,7 +55,7 @@ static __noinline void recover_missed_switch_in(struct thread *thread, struct ta
 	if (reason == REASON_PREEMPTED) {
 		charge_unseen(thread, reason, since, queued);
 		if (thread->role != ROLE_HELPER)
-			settle_preemption(thread, pid, woken + queued, queued);
+			settle_cpu_wait(thread, pid, reason, woken + queued, queued);
 	} else {
 		charge_unseen(thread, reason, since, woken - since);
 		if (woken > since && thread->role != ROLE_HELPER)

@@ -58,8 +58,8 @@ pub const KERNEL_HISTS: usize = 512;
 pub const MAX_NAMES: usize = 256;
 /// Most CPUs on which waits are split by running task; a power of two.
 pub const MAX_CPUS: usize = 1024;
-/// Most preempted threads per CPU whose waits are split.
-pub const MAX_VICTIMS: usize = 4;
+/// Most threads per CPU whose waits for it are split.
+pub const MAX_VICTIMS: usize = 8;
 /// Launches of a thread per report of its load; a power of two.
 pub const HIT_BATCH: usize = 64;
 /// [`Watch`]'s `calibrates` while the daemon's own calls are timed like others.
@@ -184,7 +184,7 @@ shared_enum! {
         HitCall = "hit_call",
         /// Runs of the `sched_switch` program.
         HitSwitch = "hit_switch",
-        /// Runs of the `sched_waking` program.
+        /// Runs of the programs for wakeups and migrations.
         HitWaking = "hit_waking",
         /// Runs of the process lifecycle programs.
         HitLifecycle = "hit_lifecycle",
@@ -199,7 +199,7 @@ shared_enum! {
         /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
         /// follow in the order of their runs.
         CostSwitch = "cost_switch",
-        /// Of the `sched_waking` program.
+        /// Of the programs for wakeups and migrations.
         CostWaking = "cost_waking",
         /// Of the process lifecycle programs.
         CostLifecycle = "cost_lifecycle",

@@ -14,9 +14,11 @@ const SUBMITS: &str = "block_start";
 const ISSUES: &str = "block_issue";
 
 /// Name of each program and of its kernel tracepoint; none for iterators.
-pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 19] = [
+pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 21] = [
     ("sched_switch", Some("sched_switch")),
     ("sched_waking", Some("sched_waking")),
+    ("sched_wakeup", Some("sched_wakeup")),
+    ("sched_migrate", Some("sched_migrate_task")),
     ("process_fork", Some("sched_process_fork")),
     ("process_exec", Some("sched_process_exec")),
     ("process_exit", Some("sched_process_exit")),

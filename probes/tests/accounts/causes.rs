@@ -1,5 +1,7 @@
 //! Several causes at once in known shares: each lands where it belongs, and under its culprit's name.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use gpucause_abi::state::Reason;
 use gpucause_probes::Options;
@@ -107,5 +109,34 @@ fn who_takes_the_cpu_for_a_moment_is_not_blamed_for_what_runs_after_it() -> Resu
     let (blamed, _) = waited(&process, &[Reason::Preempted], "brief");
     ensure!(blamed > 0, "it never came between: {:?}", process.waits);
     ensure!(blamed <= had + had / 50, "blamed for {blamed} ns, but {had} ns on the CPU");
+    Ok(())
+}
+
+#[test]
+fn who_leaves_the_cpu_last_is_not_blamed_for_what_ran_before_it_while_a_woken_thread_waited()
+-> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let mut brief = stand_ins.start(
+        "--wait --comm brief split --seconds 4 --round 2ms --cpu 1 --shares host=5,sleep=95",
+    )?;
+    let mut victim = started(
+        &observed,
+        &stand_ins,
+        "split --seconds 3 --round 2ms --cpu 1 --burners 3 --burner-name noisy-neighb \
+         --shares launch=10,sleep=90",
+    )?;
+    // Others run for long before one that is nice gets the CPU after it was woken.
+    for task in std::fs::read_dir(format!("/proc/{}/task", victim.pid()))? {
+        let tid = task?.file_name();
+        let status = Command::new("renice").args(["-n", "15", "-p"]).arg(tid).output()?.status;
+        ensure!(status.success(), "{status}");
+    }
+    brief.go()?;
+    victim.result()?;
+    let process = observed.process(victim.pid())?;
+    let (by_brief, waited_for) = waited(&process, &[Reason::Runqueue], "brief");
+    ensure!(waited_for > 1_000_000_000, "{waited_for} ns show nothing");
+    ensure!(by_brief * 8 <= waited_for, "blamed for {by_brief} of {waited_for} ns");
     Ok(())
 }

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* The tasks that run on a CPU while a thread waits for it, preempted or after a wakeup. The task that replaces a thread often runs
+ * only briefly, and others run before the thread does, so the wait is split at each switch of that CPU.
+ *
+ * Slots are charged by their CPU's own switches, one at a time. They are taken by whoever preempts, wakes or migrates a thread, at
+ * once on several CPUs. A migrated or woken thread may free its slot from another CPU; a time slice that is charged concurrently is
+ * charged twice. */
+#pragma once
+
+/* `pid` of a slot that is being filled. */
+#define SLOT_RESERVED 0xffffffff
+
+struct victim {
+	__u64 since_ns;
+	/* 0 for a free slot; written last. */
+	__u32 pid;
+	__u32 proc_id;
+	__u32 tgid;
+	/* Reason and phase of the wait. */
+	__u32 wait;
+};
+
+struct cpu_victims {
+	__u32 waiting;
+	__u32 pad;
+	struct victim slots[MAX_VICTIMS];
+};
+
+struct cpu_victims cpu_victims[MAX_CPUS];
+
+static __always_inline struct cpu_victims *victims_on(__u32 cpu)
+{
+	return cpu < MAX_CPUS ? &cpu_victims[cpu & (MAX_CPUS - 1)] : 0;
+}
+
+/* Frees the slot of a thread, unless already free. */
+static __always_inline bool release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
+{
+	if (__sync_val_compare_and_swap(&slot->pid, pid, 0) != pid)
+		return false;
+	__sync_fetch_and_add(&all->waiting, -1);
+	return true;
+}
+
+/* For a thread that no longer waits for a CPU without a reported switch-in: it exits, or leaves another CPU. */
+static __noinline void free_slot(struct thread *thread, __u32 pid)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu);
+	__u32 index = thread->slot - 1;
+
+	if (all && index < MAX_VICTIMS)
+		release_slot(all, &all->slots[index], pid);
+	thread->slot = 0;
+}
+
+/* Blames the task that leaves this CPU for the wait of the thread `pid`. */
+static __noinline void charge_slot(struct victim *slot, __u32 pid, struct task_struct *prev, __u64 now)
+{
+	struct other_task other = {};
+
+	name_task(&other, prev, slot->tgid, slot->proc_id);
+	blame_add(VICTIM(slot->proc_id, pid), slot->wait, &other, now - slot->since_ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(slot->proc_id, pid), slot->wait, &other, slot->since_ns, now - slot->since_ns);
+	slot->since_ns = now;
+}
+
+/* The same for each thread that waits for this CPU. */
+static __noinline void charge_time_slice(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+{
+	for (int i = 0; i < MAX_VICTIMS; i++) {
+		struct victim *slot = &all->slots[i];
+		__u32 pid = *(volatile __u32 *)&slot->pid;
+
+		if (!pid || pid == SLOT_RESERVED)
+			continue;
+		if (pid == prev->pid) {
+			/* Its switch-in was never seen. */
+			release_slot(all, slot, pid);
+			continue;
+		}
+		if (now > slot->since_ns)
+			charge_slot(slot, pid, prev, now);
+	}
+}
+
+/* Takes a free slot; its number from 1, or 0 if there is none. */
+static __noinline __u32 reserve_slot(struct cpu_victims *all, struct thread *thread, __u32 pid, __u32 reason, __u64 since)
+{
+	if (!all)
+		return 0;
+	for (int i = 0; i < MAX_VICTIMS; i++) {
+		struct victim *slot = &all->slots[i];
+
+		if (*(volatile __u32 *)&slot->pid || __sync_val_compare_and_swap(&slot->pid, 0, SLOT_RESERVED))
+			continue;
+		slot->since_ns = since;
+		slot->proc_id = thread->proc_id;
+		slot->tgid = thread->tgid;
+		slot->wait = WAIT(reason, thread->phase);
+		__sync_fetch_and_add(&all->waiting, 1);
+		__sync_val_compare_and_swap(&slot->pid, SLOT_RESERVED, pid);
+		return i + 1;
+	}
+	return 0;
+}
+
+/* The thread waits for this CPU since then. Without a free slot the whole wait is charged to one task: the one that replaced the
+ * thread, or after a wakeup the one that it replaces. */
+static __noinline void await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 reason, __u64 since)
+{
+	thread->slot = reserve_slot(victims_on(cpu), thread, pid, reason, since);
+	thread->slot_cpu = cpu;
+}
+
+/* The thread goes on waiting, for another CPU. The time slice that is not over is charged there. */
+static __noinline void await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu), *others = victims_on(cpu);
+	__u32 index = thread->slot - 1, taken;
+	__u32 reason = thread->off_reason == REASON_PREEMPTED ? REASON_PREEMPTED : REASON_RUNQUEUE;
+
+	if (!all || index >= MAX_VICTIMS || cpu == thread->slot_cpu)
+		return;
+	taken = reserve_slot(others, thread, pid, reason, all->slots[index].since_ns);
+	if (!taken || !others)
+		return;
+	/* Unless it got the CPU that it leaves meanwhile. */
+	if (release_slot(all, &all->slots[index], pid)) {
+		thread->slot = taken;
+		thread->slot_cpu = cpu;
+		return;
+	}
+	taken--;
+	if (taken < MAX_VICTIMS)
+		release_slot(others, &others->slots[taken], pid);
+	thread->slot = 0;
+}
+
+/* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the
+ * thread's `culprit`. */
+static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason, __u64 now, __u64 ns)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu);
+	__u32 index = thread->slot - 1;
+
+	if (thread->slot && all && index < MAX_VICTIMS) {
+		struct victim *slot = &all->slots[index];
+		__u64 since = slot->since_ns;
+
+		thread->slot = 0;
+		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
+	}
+	if (!ns)
+		return;
+	blame_add(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, now - ns, ns);
+}
