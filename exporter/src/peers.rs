@@ -88,13 +88,14 @@ impl PeerRanks {
 
     /// What is known at `now`, if it is not too old.
     pub(crate) fn known(&self, now: Instant) -> Peers {
-        let state = self.state();
-        let age = state.age(now);
-        let answer = state.answer.as_ref().zip(age);
-        answer.map_or_else(Peers::default, |((peers, _), age)| Peers {
-            age_seconds: age.as_secs_f64(),
-            ..peers.clone()
-        })
+        let (age, answer) = {
+            let state = self.state();
+            (state.age(now), state.answer.clone())
+        };
+        let known = answer
+            .zip(age)
+            .map(|((peers, _), age)| Peers { age_seconds: age.as_secs_f64(), ..peers });
+        known.unwrap_or_default()
     }
 
     /// What became of the requests; `None` without an address.
