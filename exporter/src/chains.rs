@@ -73,6 +73,9 @@ pub struct Findings {
 /// Chains whose tasks are located at each evaluation at most, the worst.
 const MAX_LOCATED: usize = 32;
 
+/// PID of a process, and its name unless it has ended.
+type Evaluated = (u32, Option<Comm>);
+
 /// The engine, shared between evaluations and scrapes.
 #[derive(Debug)]
 pub(crate) struct Chains {
@@ -80,7 +83,7 @@ pub(crate) struct Chains {
     /// `None` where the accounts are of another host.
     locator: Option<Mutex<Locator>>,
     /// The processes of the last evaluation, with the names of those that have not ended; `None` before the first.
-    evaluated: Mutex<Option<Vec<(u32, Option<Comm>)>>>,
+    evaluated: Mutex<Option<Vec<Evaluated>>>,
     /// PIDs of the processes whose chains are logged; all where there is none.
     logged: OnceLock<Vec<u32>>,
 }
@@ -155,7 +158,7 @@ impl Chains {
         if was_empty { Vec::new() } else { self.chains() }
     }
 
-    fn set_evaluated(&self, processes: Vec<(u32, Option<Comm>)>) {
+    fn set_evaluated(&self, processes: Vec<Evaluated>) {
         *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(processes);
     }
 
@@ -203,9 +206,9 @@ impl Chains {
 
     /// Names of those that have not ended, by PID.
     pub(crate) fn names(&self) -> BTreeMap<u32, String> {
-        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = evaluated.iter().flatten();
-        live.filter_map(|(pid, comm)| Some((*pid, comm.as_ref()?.to_text()))).collect()
+        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let live = evaluated.into_iter().flatten();
+        live.filter_map(|(pid, comm)| Some((pid, comm?.to_text()))).collect()
     }
 
     pub(crate) fn findings(&self) -> Findings {
