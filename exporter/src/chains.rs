@@ -4,12 +4,12 @@ mod competition;
 mod idle_cpus;
 mod locator;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
-use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
 use gpucause_engine::activity::{Activities, TimelinePoint};
 use gpucause_engine::chain::{Chain, Culprit};
 use gpucause_engine::peers::Peers;
@@ -73,14 +73,17 @@ pub struct Findings {
 /// Chains whose tasks are located at each evaluation at most, the worst.
 const MAX_LOCATED: usize = 32;
 
+/// PID of a process, and its name unless it has ended.
+type Evaluated = (u32, Option<Comm>);
+
 /// The engine, shared between evaluations and scrapes.
 #[derive(Debug)]
 pub(crate) struct Chains {
     engine: Mutex<Engine>,
     /// `None` where the accounts are of another host.
     locator: Option<Mutex<Locator>>,
-    /// PIDs of the processes of the last evaluation; `None` before the first.
-    evaluated: Mutex<Option<Vec<u32>>>,
+    /// The processes of the last evaluation, with the names of those that have not ended; `None` before the first.
+    evaluated: Mutex<Option<Vec<Evaluated>>>,
     /// PIDs of the processes whose chains are logged; all where there is none.
     logged: OnceLock<Vec<u32>>,
 }
@@ -131,9 +134,12 @@ impl Chains {
     /// Evaluates the accounts; logs new chains. Returns all chains.
     pub(crate) fn evaluate(&self, input: EngineInput) -> Vec<Chain> {
         let known = self.ids();
-        let pids = input.snapshot.processes.iter().map(|process| process.tgid.0).collect();
+        let own = |process: &ProcessSnapshot| {
+            (process.tgid.0, process.ended.is_none().then_some(process.comm))
+        };
+        let processes = input.snapshot.processes.iter().map(own).collect();
         self.engine().evaluate(input);
-        self.set_evaluated(pids);
+        self.set_evaluated(processes);
         self.locate();
         // Without the engine's lock: a log that nobody reads must not hold up scrapes.
         let chains = self.chains();
@@ -152,8 +158,8 @@ impl Chains {
         if was_empty { Vec::new() } else { self.chains() }
     }
 
-    fn set_evaluated(&self, pids: Vec<u32>) {
-        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(pids);
+    fn set_evaluated(&self, processes: Vec<Evaluated>) {
+        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(processes);
     }
 
     fn ids(&self) -> HashSet<String> {
@@ -194,7 +200,15 @@ impl Chains {
 
     /// PIDs of the processes of the last evaluation.
     pub(crate) fn evaluated(&self) -> Option<Vec<u32>> {
-        self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner);
+        evaluated.as_ref().map(|processes| processes.iter().map(|(pid, _)| *pid).collect())
+    }
+
+    /// Names of those that have not ended, by PID.
+    pub(crate) fn names(&self) -> BTreeMap<u32, String> {
+        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let live = evaluated.into_iter().flatten();
+        live.filter_map(|(pid, comm)| Some((pid, comm?.to_text()))).collect()
     }
 
     pub(crate) fn findings(&self) -> Findings {
@@ -241,9 +255,8 @@ fn log(chain: &Chain) {
 mod tests {
     use super::*;
     use crate::process_details::ProcessDetails;
-    use gpucause_abi::Tgid;
     use gpucause_abi::op::OpId;
-    use gpucause_abi::snapshot::Comm;
+    use gpucause_abi::{Nanos, Tgid};
 
     fn process(id: u32) -> ProcessSnapshot {
         ProcessSnapshot::new(ProcId(id), Tgid(1), Comm(*b"train\0\0\0\0\0\0\0\0\0\0\0"))
@@ -257,6 +270,16 @@ mod tests {
             Arc::new(Snapshot { processes: processes.to_vec(), ..Snapshot::default() });
         rank_by_launcher(&mut snapshot, &details);
         snapshot.processes.iter().map(|process| process.rank).collect()
+    }
+
+    #[test]
+    fn processes_that_have_ended_are_observed_and_not_named() {
+        let ended = ProcessSnapshot { tgid: Tgid(2), ended: Some(Nanos(1)), ..process(2) };
+        let snapshot = Snapshot { processes: vec![process(1), ended], ..Snapshot::default() };
+        let chains = Chains::new(Settings::default());
+        chains.evaluate(EngineInput::new(Arc::new(snapshot), 1.0));
+        assert_eq!(chains.evaluated(), Some(vec![1, 2]));
+        assert_eq!(chains.names(), [(1, "train".to_owned())].into());
     }
 
     #[test]

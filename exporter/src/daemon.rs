@@ -3,6 +3,7 @@
 mod host;
 mod probe_states;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -357,6 +358,10 @@ impl Source for Daemon {
 
     fn processes(&self) -> Option<Vec<u32>> {
         self.chains.evaluated()
+    }
+
+    fn names(&self) -> BTreeMap<u32, String> {
+        self.chains.names()
     }
 
     fn process_rows(&self) -> Processes {

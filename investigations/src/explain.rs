@@ -54,9 +54,12 @@ pub struct Incident {
     /// The filter, with the begin of the period that is asked for.
     #[serde(skip)]
     filter: ChainFilter,
-    /// The processes that a live node observes.
+    /// The processes that a live node observes: PIDs, with names and without those that have ended where the node reports that.
     #[serde(skip)]
-    observed: Vec<u32>,
+    observed: Vec<String>,
+    /// Whether no process has the PID that is not observed, where that is known.
+    #[serde(skip)]
+    is_no_process: bool,
     /// Whether the filter is the processes of `record --pid`, and nothing of the user.
     #[serde(skip)]
     is_of_recorder: bool,
@@ -98,18 +101,28 @@ impl Incident {
     /// Of a live node. `here` is as in [`Chains::observed`].
     pub fn of_answer(answer: Chains, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let observation = answer.observed(seconds, here, filter);
-        let observed = answer.processes;
+        let (observed, names) = (answer.processes, answer.names);
         let incident = Self::filtered(answer.node, answer.chains, observation, filter);
         let is_unknown =
             |pid: &u32| observed.as_ref().is_some_and(|observed| !observed.contains(pid));
         match filter.pids.iter().copied().find(is_unknown) {
             Some(pid) if incident.root_cause.is_none() => {
-                let observed = observed.unwrap_or_default();
+                let observed = match names.is_empty() {
+                    true => observed.unwrap_or_default().iter().map(u32::to_string).collect(),
+                    false => {
+                        names.iter().map(|(pid, comm)| format!("{pid} ({})", line(comm))).collect()
+                    }
+                };
                 let unobserved_pid = Some(pid);
                 Self { outcome: Outcome::NotObserved, unobserved_pid, observed, ..incident }
             }
             _ => incident,
         }
+    }
+
+    /// Says that no process of its host has the PID that is not observed.
+    pub const fn say_no_process(&mut self) {
+        self.is_no_process = true;
     }
 
     /// The root cause and the other chains.
@@ -148,7 +161,8 @@ impl Incident {
         others.sort_by(|a, b| {
             filter.is_victim(b).cmp(&filter.is_victim(a)).then_with(|| a.worst_first(b, period))
         });
-        let timeline = timeline(&others);
+        let begun = observation.current.as_ref().map(|own| own.since);
+        let timeline = timeline(&others, begun);
         let processes = processes(&others, period);
         let own = others.iter().take_while(|chain| filter.is_victim(chain)).count();
         let own = if own > 0 { &others[..own] } else { &others[..] };
@@ -167,6 +181,7 @@ impl Incident {
             processes,
             filter,
             observed: Vec::new(),
+            is_no_process: false,
             is_of_recorder: false,
         }
     }
@@ -267,14 +282,20 @@ impl ProcessLoss {
     }
 }
 
-fn timeline(chains: &[Chain]) -> Vec<Event> {
+/// How long after the begin of an observation its first chains begin at the latest, in seconds: processes have to warm up.
+const WARM_UP: f64 = 8.0;
+
+/// `observed` is when the observation began.
+fn timeline(chains: &[Chain], observed: Option<f64>) -> Vec<Event> {
     let mut events = Vec::with_capacity(chains.len() * 3);
     for chain in chains {
         let Chain { id, cause, effect, victim, severity, .. } = chain;
         let event = |at, what| Event { at, chain_id: id.clone(), what };
         let whose = format!("{cause} -> {effect} of {} ({})", victim.comm, victim.pid);
         let last = chain.last_severity();
-        events.push(event(chain.first_seen, format!("{whose} begins")));
+        let is_first = observed.is_some_and(|at| (0.0..WARM_UP).contains(&(chain.first_seen - at)));
+        let begins = if is_first { "begins, or before: first evaluated then" } else { "begins" };
+        events.push(event(chain.first_seen, format!("{whose} {begins}")));
         if let Some(at) = chain.course.severity_at.filter(|_| *severity != last) {
             events.push(event(at, format!("{whose} is {severity} for the last time")));
         }

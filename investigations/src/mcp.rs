@@ -58,6 +58,8 @@ const PARALLEL: usize = 4;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to load and unload probes for a demonstration.
 const DEMO_MARGIN: Duration = Duration::from_secs(30);
+/// Timeout of the longest call.
+const LONGEST_CALL: Duration = arguments::MAX_DEMO.saturating_add(DEMO_MARGIN);
 
 const INSTRUCTIONS: &str = "gpucause explains why a GPU is not being fed: which thread, process or device on the host causes the wait. \
     Begin with get_data_quality (what was observed, and what was lost), then get_causal_chains. Each answer of nodes or a trace file \
@@ -115,7 +117,7 @@ impl Assistant {
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<(), ServeError> {
-        let running = ServiceExt::serve(self, lines::Lines::new(input, output)).await;
+        let running = ServiceExt::serve(self, lines::Lines::new(input, output, LONGEST_CALL)).await;
         let running = running.map_err(|error| ServeError(error.to_string()))?;
         running.waiting().await.map_err(|error| ServeError(error.to_string()))?;
         Ok(())
@@ -233,7 +235,7 @@ impl ServerHandler for Assistant {
             return Err(ErrorData::invalid_params(text, None));
         }
         let limit = match name {
-            Name::RunDemo => arguments::MAX_DEMO + DEMO_MARGIN,
+            Name::RunDemo => LONGEST_CALL,
             _ => CALL_TIMEOUT,
         };
         // A task of its own keeps its permit until blocking work is done, also after the timeout.

@@ -107,6 +107,11 @@ pub enum Warning {
         /// The node.
         node: String,
     },
+    /// An input has a session without an end.
+    #[error(
+        "{0} is still being recorded, or its recorder was killed: only what was written until now is merged"
+    )]
+    NoEnd(PathBuf),
     /// The skew between two clocks is unknown.
     #[error(
         "the clock skew between {node} and {reference} was not measured; compare their times with caution"
@@ -185,6 +190,8 @@ fn write(
             path: input.path.clone(),
             node: input.node_name(node).to_owned(),
         }));
+        let has_no_end = input.recording.sessions().iter().any(|own| own.ended_ns.is_none());
+        warnings.extend(has_no_end.then(|| Warning::NoEnd(input.path.clone())));
         let mut step = |events, of| progress(Progress { input: index, events, of });
         copying.copy(input, &left_out, &mut step)?;
     }

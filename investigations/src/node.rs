@@ -1,5 +1,6 @@
 //! Client of a node that runs the exporter.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
@@ -181,6 +182,9 @@ pub struct Chains {
     /// PIDs of the observed processes; `None` for a version too old to report them.
     #[serde(default)]
     pub processes: Option<Vec<u32>>,
+    /// Names of those that have not ended, by PID; none of a version too old to report them.
+    #[serde(default)]
+    pub names: BTreeMap<u32, String>,
     /// The worst first.
     pub chains: Vec<Chain>,
 }

@@ -130,7 +130,7 @@ const SHORTEST_GAP: f64 = 1.0;
 /// Shorter recordings are over before a process has warmed up and a small loss was seen twice, in seconds.
 const SHORTEST_EVALUATED: f64 = 10.0;
 /// Of those.
-const TOO_SHORT: &str = "the recording is too short to find causes: record 15 s or more";
+const TOO_SHORT: &str = "the recording is too short to find all causes: record 15 s or more";
 /// Of those without events and accounts.
 const NO_ACCOUNTS: &str = "the recording was interrupted before anything was observed";
 
@@ -439,7 +439,12 @@ mod tests {
     fn a_recording_that_ends_within_the_warm_up_shows_no_cause() {
         let short = twice_recorded((None, None), 4_000_000_000);
         assert_eq!((short.outcome(false), short.is_blind()), (Outcome::NotObserved, false));
-        assert!(short.lines()[1].ends_with("record 15 s or more)"), "{:?}", short.lines());
+        assert!(
+            short.lines()[1]
+                .ends_with("(the recording is too short to find all causes: record 15 s or more)"),
+            "{:?}",
+            short.lines()
+        );
     }
 
     #[test]

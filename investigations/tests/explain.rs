@@ -1,5 +1,7 @@
 //! Incident reports of made-up chains.
 
+use std::collections::BTreeMap;
+
 use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
 };
@@ -295,8 +297,17 @@ fn a_process_that_the_node_does_not_observe_is_not_called_healthy() {
         watched_since: None,
         observation: Some(Period::attached(NOON - 900.0).into()),
         processes,
+        names: BTreeMap::new(),
         chains: Vec::new(),
     };
+    let names = Chains { names: [(43, "serve".to_owned())].into(), ..answer(Some(vec![41, 43])) };
+    let of_pid = ChainFilter { pids: vec![42], ..ChainFilter::default() };
+    let mut gone = Incident::of_answer(names, 300.0, NOON, &of_pid);
+    gone.say_no_process();
+    assert_eq!(
+        render(&gone, false).split_once("node1: ").unwrap().1,
+        "PID 42 is NOT OBSERVED: no process has this PID.\nObserved PIDs: 43 (serve).\n"
+    );
     let of = |processes, pid: Option<u32>| {
         let filter = ChainFilter { pids: pid.into_iter().collect(), ..ChainFilter::default() };
         let incident = Incident::of_answer(answer(processes), 300.0, NOON, &filter);
@@ -418,6 +429,37 @@ fn time_and_severity_are_those_of_the_asked_period() {
     let least = ChainFilter { severity: Some(Severity::High), from: Some(NOON - 45.0), ..all };
     let incident = asked(vec![spike()], &least);
     assert_eq!((incident.root_cause, incident.left_out), (None, 1));
+}
+
+#[test]
+fn a_cause_that_seldom_loses_time_is_not_said_to_have_lost_none() {
+    let said = |cause, lost, filter: &ChainFilter| {
+        let mut own = chain(cause, 42, lost, (NOON - 100.0, NOON));
+        own.evidence = Evidence::default().with("attributed_seconds", 12.0);
+        own.course.taken_by = vec![[0.0; 3], [100.0, 12.0, lost as f32]];
+        let report = render(&asked(vec![own], filter), false);
+        let (_, taken) = report.split_once("; took ").unwrap();
+        taken.lines().next().unwrap().to_owned()
+    };
+    let all = ChainFilter::default();
+    assert_eq!(said(Cause::DataloaderStarvation, 0.0, &all), "12.0 s in all");
+    assert_eq!(said(Cause::ImplicitSync, 0.0, &all), "12.0 s in all");
+    assert_eq!(said(Cause::DataloaderStarvation, 3.0, &all), "12.0 s in all, 3.0 s of it lost");
+    assert_eq!(said(Cause::LockWait, 0.0, &all), "12.0 s in all, 0.0 s of it lost");
+    let later = ChainFilter { from: Some(NOON - 50.0), ..all };
+    let taken = said(Cause::DataloaderStarvation, 0.0, &later);
+    assert_eq!(taken, "6.0 s in this period; 12.0 s since 11:58:20");
+}
+
+#[test]
+fn a_chain_of_the_first_evaluation_may_have_begun_before() {
+    let begins = |since| {
+        let own = chain(Cause::LockWait, 42, 1.0, (NOON - 100.0, NOON));
+        let observed = observed(Period::attached(since));
+        let incident = Incident::of("node1".into(), vec![own], observed);
+        incident.timeline[0].what.contains(" begins, or before: first evaluated then")
+    };
+    assert!(begins(NOON - 106.0) && !begins(NOON - 120.0) && !begins(NOON - 50.0));
 }
 
 #[test]

@@ -119,6 +119,17 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
 }
 
 #[test]
+fn a_file_that_has_no_end_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "a", 1));
+    let file = rusqlite::Connection::open(&other).unwrap();
+    file.execute("UPDATE sessions SET ended_ns = NULL", []).unwrap();
+    drop(file);
+    let reported = merged(&[&one, &other], &folder.path().join("merged.db")).unwrap();
+    assert_eq!(reported.warnings, [Warning::NoEnd(other)]);
+}
+
+#[test]
 fn the_same_session_is_taken_once_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "b", 0));

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
+use crate::worker_time::on_all_cpus;
 
 /// What commands name of the host.
 #[derive(Debug, Default)]
@@ -21,6 +22,10 @@ pub(crate) struct Host {
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     let clauses =
         [shares_its_cpu(chain, host), thread_that_competes(chain), second_competitor(chain)];
+    let advice = match has_all_cpus(chain, host) {
+        true => on_all_cpus(advice),
+        false => advice.to_owned(),
+    };
     let mut fix = format!("{advice}{}", clauses.concat());
     let (lists, commands): (Vec<_>, Vec<_>) =
         of(chain, host).into_iter().partition(|command| command == BUSIEST);
@@ -33,6 +38,15 @@ pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
         fix += &format!(" To see what uses the CPUs: `{list}`.");
     }
     fix
+}
+
+/// Whether the workers that do not keep up may run on every CPU of the host.
+fn has_all_cpus(chain: &Chain, host: &Host) -> bool {
+    let online = cpus(&host.cpus.online);
+    let own = chain.culprit.as_ref().map(|own| cpus(&own.place.cpus)).unwrap_or_default();
+    chain.cause == Cause::DataloaderStarvation
+        && !online.is_empty()
+        && online.iter().all(|cpu| own.contains(cpu))
 }
 
 /// The clause about a thread that waits for the only CPU that it may run on, while another task has it.

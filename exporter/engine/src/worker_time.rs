@@ -45,6 +45,17 @@ pub(crate) struct WorkerTime {
     competitor: Option<String>,
 }
 
+/// What to do where nobody is known to have had the CPU.
+const LARGER_SET: &str = "Give the job a larger CPU set.";
+/// What helps beside fewer workers.
+const OR_LARGER_SET: &str = ", or give the job a larger CPU set";
+
+/// The advice for workers that may run on all CPUs of the host: there is no larger set.
+pub(crate) fn on_all_cpus(advice: &str) -> String {
+    let more = "Give the job more CPUs, on another host.";
+    advice.replacen(OR_LARGER_SET, "", 1).replacen(LARGER_SET, more, 1)
+}
+
 /// Parts count as equal if the larger is at most a third longer.
 const EQUAL: f64 = 4.0 / 3.0;
 
@@ -139,9 +150,9 @@ impl WorkerTime {
         self.competitor = most(&times, self.competitor.as_ref());
         let of = |part: f64| format!("{} of the time that workers waited for a CPU", text(part));
         match &self.competitor {
-            None => "Give the job a larger CPU set.".into(),
+            None => LARGER_SET.into(),
             Some(name) if name.is_empty() => format!(
-                "Run fewer workers or fewer threads in each, or give the job a larger CPU set: its own tasks had the CPU for {}.",
+                "Run fewer workers or fewer threads in each{OR_LARGER_SET}: its own tasks had the CPU for {}.",
                 of(self.job)
             ),
             Some(name) => {
@@ -151,10 +162,10 @@ impl WorkerTime {
                 let had = of(taken.map_or(0.0, |own| own.seconds));
                 match self.feeders.iter().find(|(comm, _)| comm == name) {
                     Some((_, feeder)) if feeder == name => format!(
-                        "{who} feeds a GPU itself and had the CPU for {had}: give both jobs CPUs of their own."
+                        "{who} feeds a GPU itself and had the CPU for {had}: give both jobs CPUs of their own, or move one to another host."
                     ),
                     Some((_, feeder)) => format!(
-                        "{who} works for {feeder}, which feeds a GPU itself, and had the CPU for {had}: give both jobs CPUs of their own."
+                        "{who} works for {feeder}, which feeds a GPU itself, and had the CPU for {had}: give both jobs CPUs of their own, or move one to another host."
                     ),
                     None => {
                         format!("Keep {who} off the CPUs of the workers: it had the CPU for {had}.")

@@ -72,13 +72,18 @@ fn block(chain: &Chain) -> String {
             step.from, step.mechanism, step.seconds, step.to
         );
     }
+    let lost = match chain.lost_seconds {
+        lost if chain.cause.takes_lost_time() || lost >= 0.005 => {
+            format!(", {lost:.2} s of it lost")
+        }
+        _ => String::new(),
+    };
     let _ = writeln!(
         text,
-        "  Explains {:.0} % of the {}; took {:.2} s so far, {:.2} s of it lost. Id: {}\n  Try: {}",
+        "  Explains {:.0} % of the {}; took {:.2} s so far{lost}. Id: {}\n  Try: {}",
         100.0 * chain.explained,
         chain.effect.describe(),
         chain.attributed_seconds(),
-        chain.lost_seconds,
         chain.id,
         chain.fix
     );
@@ -190,6 +195,9 @@ mod tests {
             assert!(first.contains(part), "{part}: {first}");
         }
         assert_eq!(story.next(&account(), &[chain(Severity::Medium)]), "");
+        let data =
+            Chain { cause: Cause::DataloaderStarvation, lost_seconds: 0.0, ..chain(Severity::Low) };
+        assert!(!Story::default().next(&account(), &[data]).contains("of it lost"));
         assert!(story.next(&account(), &[chain(Severity::High)]).contains("The chain changed"));
     }
 

@@ -1,5 +1,6 @@
 //! JSON responses, in the format of Prometheus's API.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_engine::activity::TimelinePoint;
@@ -60,6 +61,9 @@ struct Data {
     /// PIDs of the processes that are observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<Vec<u32>>,
+    /// Names of those that have not ended, by PID.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    names: BTreeMap<u32, String>,
     /// Name of the host.
     node: String,
     version: &'static str,
@@ -124,6 +128,7 @@ fn chains(source: &dyn Source, up: Duration) -> String {
     success(Data {
         observation: source.observation(),
         processes: source.processes(),
+        names: source.names(),
         node: source.node(),
         version: crate::version::VERSION,
         now,

@@ -8,6 +8,7 @@ use crate::live_page::{Problem, Processes};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -33,6 +34,11 @@ pub trait Source: Send + Sync + 'static {
     /// PIDs of the observed processes, where known. Must not block.
     fn processes(&self) -> Option<Vec<u32>> {
         None
+    }
+
+    /// Names of those that have not ended, by PID. Must not block.
+    fn names(&self) -> BTreeMap<u32, String> {
+        BTreeMap::new()
     }
 
     /// What the observed processes did lately. Must not block for long.

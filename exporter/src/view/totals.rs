@@ -37,6 +37,7 @@ type Run = (Identity, (usize, Nanos, Nanos), Activity);
 pub(super) struct Totals<'a> {
     session: Option<usize>,
     begun: Nanos,
+    begun_unix: f64,
     at: Nanos,
     processes: HashMap<ProcId, Span>,
     /// Of earlier runs of the recorder, whose process numbers are others.
@@ -44,7 +45,8 @@ pub(super) struct Totals<'a> {
     /// PIDs of the processes that are shown; all where `None`.
     shown: Option<BTreeSet<u32>>,
     periods: &'a [Period],
-    window: Nanos,
+    /// Begin and end of each run of the recorder, in seconds since the Unix epoch.
+    runs: Vec<(f64, f64)>,
     timeline: Vec<TimelinePoint>,
 }
 
@@ -60,7 +62,7 @@ impl<'a> Totals<'a> {
         if self.session != Some(session) {
             self.end_session();
             self.session = Some(session);
-            (self.begun, self.at) = (now, now);
+            (self.begun, self.begun_unix, self.at) = (now, unix_seconds, now);
             self.processes = snapshot
                 .processes
                 .iter()
@@ -126,8 +128,9 @@ impl<'a> Totals<'a> {
         }
         let mut processes: Vec<_> = one_each(self.earlier).collect();
         processes.sort_by_key(|own| (own.pid, own.id));
-        let activities = Activities { window: (Nanos(0), self.window), processes };
-        let is_any = self.window.0 > 0;
+        let window = covered(self.runs);
+        let activities = Activities { window: (Nanos(0), window), processes };
+        let is_any = window.0 > 0;
         (Processes::of(Some(&activities).filter(|_| is_any), None), self.timeline)
     }
 
@@ -142,8 +145,20 @@ impl<'a> Totals<'a> {
             let activity = Activity::between(first.as_ref(), &last, (begun, until));
             ((last.tgid, started, number), (session, begun, until), activity)
         }));
-        self.window.0 += self.at.less(begun).0;
+        let seconds = self.at.less(begun).as_secs_f64();
+        self.runs.push((self.begun_unix, self.begun_unix + seconds));
     }
+}
+
+/// The time in these runs, that of several once.
+fn covered(mut runs: Vec<(f64, f64)>) -> Nanos {
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut seconds, mut end) = (0.0, f64::MIN);
+    for (from, until) in runs {
+        seconds += (until - from.max(end)).max(0.0);
+        end = end.max(until);
+    }
+    Nanos((seconds * 1e9).round() as u64)
 }
 
 /// In how much of the time since `from` any of the processes was observed, and when that ended.
@@ -375,6 +390,7 @@ mod tests {
         totals.add(1, 14.0, &of(14, &[(1, 50)]));
         let (processes, _) = totals.finish(&[]);
         assert_eq!(processes.processes[0].launches, 50, "of runs at the same time, the longer one");
+        assert_eq!(processes.window_seconds, Some(5.0), "time of two runs counts once");
     }
 
     #[test]

@@ -66,6 +66,7 @@ mod tests {
     use crate::fleet::ClockOffset;
     use crate::node::AskError;
     use gpucause_engine::observation::Period;
+    use std::collections::BTreeMap;
 
     fn url(text: &str) -> Address {
         Address::parse(text, [9400, 9400]).unwrap()
@@ -79,6 +80,7 @@ mod tests {
                 now: Some(1000.0),
                 watched_since: None,
                 processes: Some(vec![pid]),
+                names: BTreeMap::new(),
                 observation: Some(Period::attached(0.0).into()),
                 chains: Vec::new(),
             };
@@ -101,6 +103,7 @@ mod tests {
             now: Some(1000.0),
             watched_since: None,
             processes: None,
+            names: BTreeMap::new(),
             observation: Some(Period::attached(0.0).into()),
             chains: Vec::new(),
         };

@@ -143,6 +143,7 @@ impl Rows<'_> {
             from: span.map(|(from, _)| unix_seconds(from)),
             until: span.map(|(_, until)| unix_seconds(until)),
             seconds: processes.recorded_seconds_of_node(recording, node, span),
+            left_out_seconds: processes.left_out_seconds(is_shown),
             pids,
             culprits: incident.culprits().into_iter().collect(),
             calls: rows,

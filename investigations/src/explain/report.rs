@@ -106,6 +106,8 @@ pub struct Recorded {
     pub until: Option<f64>,
     /// For how long recorders ran.
     pub seconds: f64,
+    /// Where runs overlap: the longest time that a process was recorded only by those that do not count.
+    pub left_out_seconds: Option<f64>,
     /// The processes of `record --pid`, to which chains and rows are limited where no process is asked for; empty where all were
     /// recorded.
     pub pids: Vec<u32>,
@@ -124,6 +126,16 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// What the rows do not have where recorders ran at the same time.
+    pub(super) fn overlap(&self) -> Option<String> {
+        let seconds = self.left_out_seconds?;
+        let rest = match seconds {
+            0.05.. => format!(", without up to {seconds:.1} s that only another recorded"),
+            _ => String::new(),
+        };
+        Some(format!("Recordings overlap: rows of a process are of one of them{rest}."))
+    }
+
     /// Whether a process is only there as a culprit.
     pub(crate) fn is_culprit(&self, pid: u32) -> bool {
         self.culprits.contains(&pid)

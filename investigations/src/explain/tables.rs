@@ -68,11 +68,13 @@ fn head(out: &mut String, file: &TraceFile) -> std::fmt::Result {
         )?;
     }
     for session in &file.sessions {
-        let until = session.until.map_or_else(|| "not ended".into(), |until| utc(until, true));
+        let until = session.until.map(|until| format!("{} UTC", utc(until, true)));
+        // Which of the two, a file does not say.
+        let until = until.unwrap_or_else(|| "no end: still being recorded, or killed".into());
         let details = session.details.iter().map(|(name, value)| format!("{name}={value}"));
         writeln!(
             out,
-            "  session on {} by {}: {} - {until} UTC {}",
+            "  session on {} by {}: {} - {until} {}",
             line(&session.node),
             line(&session.recorder),
             utc(session.from, true),
@@ -87,6 +89,9 @@ fn tables(out: &mut String, node: &Recorded) -> std::fmt::Result {
         let (begin, end) = (utc(from, true), utc(until, true));
         let (span, seconds) = (until - from, node.seconds);
         writeln!(out, "\nEVENTS  {begin} - {end} UTC, {span:.1} s; {seconds:.1} s were recorded")?;
+    }
+    if let Some(note) = node.overlap() {
+        writeln!(out, "  {note}")?;
     }
     calls(out, node)?;
     waits(out, node)?;

@@ -9,6 +9,7 @@ use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
 use super::observed::Coverage;
 use super::source::{Source, failure, failures, limits};
+use super::statistics::{NAME_NOT_IN_FILE, NAME_UNOBSERVED};
 use crate::fleet::{self, FleetAnswer};
 use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
 
@@ -21,6 +22,10 @@ struct Found {
     nodes: usize,
     /// PIDs of observed processes, where all nodes report them.
     pids: Option<HashSet<u32>>,
+    /// Their names, where all nodes report them.
+    names: Option<HashSet<String>>,
+    /// The note about a name of none of them.
+    if_no_name: &'static str,
 }
 
 const UNOBSERVED: &str =
@@ -54,7 +59,12 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     if rows.is_empty() {
         let is_missing = |pid| found.pids.as_ref().is_some_and(|pids| !pids.contains(&pid));
         let is_unobserved = asked.pid.is_some_and(is_missing);
-        let note = if is_unobserved { UNOBSERVED } else { found.observed.note() };
+        let is_no_name = |comm| found.names.as_ref().is_some_and(|names| !names.contains(comm));
+        let note = match &asked.comm {
+            _ if is_unobserved => UNOBSERVED,
+            Some(comm) if is_no_name(comm) => found.if_no_name,
+            _ => found.observed.note(),
+        };
         head.insert("note".into(), note.into());
     }
     head.insert("observation".into(), found.observed.observation);
@@ -100,8 +110,11 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 let head = object(json!({"nodes": nodes}));
                 let observed = Coverage::of_recording(recording)?;
                 let nodes = recording.nodes().len();
-                let pids = Some(recording.processes().iter().map(|own| own.pid).collect());
-                Ok(Found { head, chains: chains.collect(), observed, nodes, pids })
+                let processes = recording.processes().iter();
+                let (pids, names) = processes.map(|own| (own.pid, own.comm.clone())).unzip();
+                let (pids, names) = (Some(pids), Some(names));
+                let (chains, if_no_name) = (chains.collect(), NAME_NOT_IN_FILE);
+                Ok(Found { head, chains, observed, nodes, pids, names, if_no_name })
             })
             .await
         }
@@ -122,15 +135,30 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             let pids = answer.answers.iter().map(|own| own.chains.processes.clone());
             let pids = pids.collect::<Option<Vec<_>>>();
             let pids = pids.map(|pids| pids.into_iter().flatten().collect());
+            let names = names(&answer.answers);
             let chains = answer.answers.into_iter().flat_map(|own| {
                 let node = own.chains.node;
                 own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
             });
             let mut chains: Vec<_> = chains.collect();
             chains.sort_by(|(_, a), (_, b)| a.worst_first(b, Chain::ALWAYS));
-            Ok(Found { head, chains, observed, nodes: clients.len(), pids })
+            let (nodes, if_no_name) = (clients.len(), NAME_UNOBSERVED);
+            Ok(Found { head, chains, observed, nodes, pids, names, if_no_name })
         }
     }
+}
+
+/// Names of the processes that nodes observe; `None` where one has processes and reports no names.
+fn names(answers: &[fleet::NodeAnswer]) -> Option<HashSet<String>> {
+    let mut all = HashSet::new();
+    for fleet::NodeAnswer { chains, .. } in answers {
+        let is_silent = chains.processes.as_ref().is_none_or(|own| !own.is_empty());
+        if chains.names.is_empty() && is_silent {
+            return None;
+        }
+        all.extend(chains.names.values().cloned());
+    }
+    Some(all)
 }
 
 /// Culprits listed of a chain.

@@ -183,7 +183,7 @@ fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64
 fn head(found: &Found, asked: &Rows, is_empty: bool) -> Map<String, Value> {
     let mut head = Map::new();
     if is_empty {
-        let note = found.unknown_pid(asked).unwrap_or("no CUDA graph call was seen");
+        let note = found.unknown(asked).unwrap_or("no CUDA graph call was seen");
         head.insert("note".into(), note.into());
     }
     for key in ["failures", "observation"] {

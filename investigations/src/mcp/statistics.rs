@@ -16,6 +16,10 @@ use crate::recording::{
 
 /// The note about a PID of no process of a recording.
 pub(super) const NOT_IN_FILE: &str = "no process with this PID is in the file";
+/// The note about a name of none.
+pub(super) const NAME_NOT_IN_FILE: &str = "no process of this name is in the file";
+/// The same of nodes.
+pub(super) const NAME_UNOBSERVED: &str = "not observed: no node that answered observes a process of this name; whether it was starved is unknown";
 /// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
@@ -51,21 +55,26 @@ pub(super) struct Found {
     pub(super) nodes: usize,
     /// PIDs of the processes of the source.
     pids: HashSet<u32>,
-    /// The note about a PID that is none of them.
-    if_unknown: &'static str,
+    /// Their names.
+    names: HashSet<String>,
+    /// The notes about a PID and a name of none of them.
+    if_unknown: [&'static str; 2],
 }
 
 impl Found {
     /// The note of an answer about a process that the source does not have.
-    pub(super) fn unknown_pid(&self, asked: &Rows) -> Option<&'static str> {
-        asked.pid.is_some_and(|pid| !self.pids.contains(&pid)).then_some(self.if_unknown)
+    pub(super) fn unknown(&self, asked: &Rows) -> Option<&'static str> {
+        let [pid, name] = self.if_unknown;
+        let is_unknown = asked.pid.is_some_and(|pid| !self.pids.contains(&pid));
+        let is_no_name = asked.comm.as_ref().is_some_and(|comm| !self.names.contains(comm));
+        is_unknown.then_some(pid).or_else(|| is_no_name.then_some(name))
     }
 }
 
 /// The answer of `get_trace_stats`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let found = find(source).await?;
-    let unknown = found.unknown_pid(&asked);
+    let unknown = found.unknown(&asked);
     let Found { mut head, mut calls, mut waits, nodes, .. } = found;
     head.extend(unknown.map(|note| ("note".to_owned(), note.into())));
     let page = asked.page();
@@ -124,7 +133,10 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
                 let why = failed.first().map(ToString::to_string).unwrap_or_default();
                 return Err(ToolError(format!("no node answered: {why}")));
             }
-            let if_unknown = "not observed: no node that answered observes a process with this PID";
+            let if_unknown = [
+                "not observed: no node that answered observes a process with this PID",
+                NAME_UNOBSERVED,
+            ];
             let mut found = Found { nodes: clients.len(), if_unknown, ..Found::default() };
             found.head = object(json!({
                 "source": "live counters since each process was first seen",
@@ -134,10 +146,11 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
             if !failed.is_empty() {
                 found.head.insert("failures".into(), failures(failed));
             }
-            for (_, Found { calls, waits, pids, .. }) in pages {
-                found.pids.extend(pids);
+            for (_, Found { calls, waits, pids, names, .. }) in pages {
                 found.calls.extend(calls);
                 found.waits.extend(waits);
+                found.pids.extend(pids);
+                found.names.extend(names);
             }
             Ok(found)
         }
@@ -155,8 +168,10 @@ fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
         let note = "count and total_s cover all calls; with percentiles_of_sample, p50 and p99 cover only that many stored ones, a biased sample";
         head.insert("note".into(), note.into());
     }
-    let pids = recording.processes().iter().map(|own| own.pid).collect();
-    Ok(Found { head, calls, waits, nodes: recording.nodes().len(), pids, if_unknown: NOT_IN_FILE })
+    let processes = recording.processes().iter();
+    let (pids, names) = processes.map(|own| (own.pid, own.comm.clone())).unzip();
+    let (nodes, if_unknown) = (recording.nodes().len(), [NOT_IN_FILE, NAME_NOT_IN_FILE]);
+    Ok(Found { head, calls, waits, nodes, pids, names, if_unknown })
 }
 
 fn of_durations(
@@ -207,8 +222,10 @@ fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
 }
 
 fn of_page(node: &str, page: &str, found: &mut Found) {
-    let processes = samples(page, "gpucause_process_info{");
-    found.pids.extend(processes.filter_map(|own| own.label("pid").parse::<u32>().ok()));
+    for process in samples(page, "gpucause_process_info{") {
+        found.pids.extend(process.label("pid").parse::<u32>());
+        found.names.insert(process.label("comm").to_owned());
+    }
     let calls = "gpucause_cuda_call_duration_seconds";
     for (key, histogram) in histograms(page, calls, ["pid", "comm", "op", "api", "cold"]) {
         let [pid, comm, op, api, cold] = key;
@@ -239,7 +256,10 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
         let what = format!("{reason} ({role})");
         found.waits.push(of_histogram(node, (&pid, comm, what), &histogram));
     }
-    found.pids.extend(found.calls.iter().chain(&found.waits).map(|row| row.pid));
+    for row in found.calls.iter().chain(&found.waits) {
+        found.pids.insert(row.pid);
+        found.names.insert(row.comm.clone());
+    }
 }
 
 fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &Histogram) -> Row {

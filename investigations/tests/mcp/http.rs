@@ -148,9 +148,15 @@ fn a_process_that_no_node_observes_is_said_not_to_be_observed() {
             assert!(said.contains("live counters"), "{said}");
             notes.push(said.contains("not observed: no node that answered observes a process"));
         }
+        for comm in ["idle", "idl"] {
+            let body = call(1, "get_trace_stats", &json!({"comm": comm}));
+            let headers = format!("Authorization: Bearer {TOKEN}\r\nHost: localhost\r\n");
+            let said = asked(port, &headers, &body).await;
+            notes.push(said.contains("not observed: no node that answered observes a process"));
+        }
         notes
     });
-    assert_eq!(notes, [false, false, true]);
+    assert_eq!(notes, [false, false, true, false, true]);
 }
 
 async fn asked(port: u16, headers: &str, body: &str) -> String {

@@ -252,6 +252,17 @@ fn a_process_that_is_not_in_the_file_is_said_not_to_be_there() {
             .collect::<Vec<_>>()
     };
     assert_eq!((note(99_999), note(7)), (vec![true; 4], vec![false; 4]));
+    let named = |comm: &str| {
+        let tools = ["get_causal_chains", "get_trace_stats", "graph_frequency"];
+        let lines = (0u32..).zip(tools).map(|(id, tool)| call(id, tool, &json!({"comm": comm})));
+        let lines: Vec<_> = lines.collect();
+        let reported = run(answers(of_memory(false), &lines, lines.len()));
+        let text = |own: &Value| own["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        let is_said = |own| text(own).contains("no process of this name is in the file");
+        reported.iter().map(is_said).collect::<Vec<_>>()
+    };
+    assert_eq!(named("finetun.py"), [true; 3]);
+    assert_eq!(named(recording::HOSTILE), [false; 3]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_process_of_two_runs_is_one_row_and_shares_are_of_the_time_that_was_recorded
         let between: Vec<_> =
             node.between_calls.iter().map(|own| (&*own.comm, own.between_seconds)).collect();
         assert_eq!(between, [("trainer", 8.0), ("later", 4.0)]);
-        assert_eq!(node.seconds, 20.0);
+        assert_eq!((node.seconds, node.left_out_seconds), (20.0, None));
         let text = render_report(&report, false);
         assert!(text.contains("UTC, 1001.0 s; 20.0 s were recorded\n"), "{text}");
     }
@@ -91,7 +91,9 @@ fn what_two_runs_observed_at_the_same_time_counts_once_with_the_events_of_the_ru
         assert_eq!(waits, [(1, 1.0, 0.1); 2]);
         let between = node.between_calls.iter().map(|own| own.dispatcher_seconds);
         assert_eq!(between.collect::<Vec<_>>(), [8.0, 8.0]);
-        assert_eq!(node.seconds, 11.0);
+        assert_eq!((node.seconds, node.left_out_seconds), (11.0, Some(1.0)));
+        let note = "\n  Recordings overlap: rows of a process are of one of them, without up to 1.0 s that only another recorded.\n";
+        assert!(render_report(&report, false).contains(note));
     }
     let later = of("3.db", 100, "42", 20);
     let three = report(&merged(&path("three.db"), &[&one, &other, &later]), &[42]);
@@ -167,6 +169,8 @@ fn a_run_that_was_killed_ends_with_its_last_event_also_where_later_runs_follow()
     let path = |name: &str| folder.path().join(name);
     let killed = record(&path("1.db"), 0, "", &[TRAINER], &[]);
     without_accounts(&killed, false);
+    let text = render_report(&report(&killed, &[]), false);
+    assert!(text.contains(" - no end: still being recorded, or killed"), "{text}");
     let later = record(&path("2.db"), 1_000, "", &[TRAINER], &[]);
     let both = merged(&path("both.db"), &[&killed, &later]);
     assert_eq!(recorded_seconds(&both), (14.001, vec![4.001, 10.0]));

@@ -4,7 +4,7 @@ use gpucause_abi::record::DEVICE_LEN;
 use gpucause_abi::snapshot::{BlockIo, DeviceName, Wait};
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tgid, Tid};
-use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Place, Severity};
 
 use crate::host::{Host, lost, takes};
 use crate::process::{KERNEL, MS, Task, US, comm};
@@ -173,6 +173,17 @@ fn who_had_the_cpu_that_workers_waited_for_is_named_with_all_of_its_time() {
         let mut takers = chain.path.iter().filter(|step| step.mechanism.starts_with("had the CPU"));
         let named = takers.any(|step| step.from == format!("{} ({})", task.0, task.1));
         assert_eq!(named, task.1 >= 900, "{:?}", chain.path);
+    }
+}
+
+#[test]
+fn workers_that_may_run_on_all_cpus_of_the_host_are_given_no_larger_set() {
+    for (cpus, is_larger) in [("0-1", true), ("0-3", false), ("", true)] {
+        let mut host = starved_without_cpus(Task("train", 100, Relation::Other));
+        host.set_places([(200, Place { cpus: cpus.into(), ..Place::default() })]);
+        let fix = &host.only(Cause::DataloaderStarvation).fix;
+        assert!(fix.starts_with("Run fewer workers or fewer threads in each"), "{fix}");
+        assert_eq!(fix.contains("a larger CPU set"), is_larger, "{cpus}: {fix}");
     }
 }
 

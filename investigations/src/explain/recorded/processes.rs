@@ -281,6 +281,19 @@ impl Processes {
         or_events(covered(self.runs_of(recording, node)), events)
     }
 
+    /// Of the processes with runs that do not count: for how long at most one was observed only by those.
+    pub(super) fn left_out_seconds(&self, is_shown: impl Fn(ProcessIndex) -> bool) -> Option<f64> {
+        let of_process = |process: &ProcessIndex| {
+            let standing = self.same.get(process)?;
+            let all = self.same.iter().filter(|(_, own)| *own == standing).map(|(image, _)| image);
+            let counted = self.several.get(standing)?.iter();
+            let span = |image: &ProcessIndex| self.images.get(image).map(|own| self.span(own));
+            Some(covered(all.filter_map(span)) - covered(counted.filter_map(span)))
+        };
+        let shown = self.repeated.iter().filter(|own| is_shown(**own));
+        shown.filter_map(of_process).max_by(f64::total_cmp)
+    }
+
     fn runs_of(&self, recording: &dyn Recording, node: NodeIndex) -> impl Iterator<Item = Span> {
         let sessions = recording.sessions().iter().zip(&self.sessions);
         sessions.filter(move |(own, _)| own.node == node).map(|(_, span)| *span)
