@@ -68,6 +68,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause flight", "gpucause flight --nodes"],
     ),
     (By("alerts/fleet-test/flight.py", "def record(self):"), &["gpucause flight --job"]),
+    (By(".ci/fleet/engines.py", "def exported("), &["gpucause export --format parquet"]),
     (
         By("exporter/tests/access/fleet.rs", "fn chains_of_nodes_are_exported_"),
         &["gpucause export --nodes"],
