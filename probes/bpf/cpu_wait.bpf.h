@@ -85,7 +85,8 @@ static __noinline void charge_time_slice(struct cpu_victims *all, struct task_st
 }
 
 /* Takes a free slot; its number from 1, or 0 if there is none. */
-static __noinline __u32 reserve_slot(struct cpu_victims *all, struct thread *thread, __u32 pid, __u32 reason, __u64 since)
+static __noinline __u32 reserve_slot(struct cpu_victims *all, struct thread *thread, __u32 pid, __u32 reason,
+				     __u64 since)
 {
 	if (!all)
 		return 0;
@@ -155,5 +156,6 @@ static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 r
 		return;
 	blame_add(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, ns, 0);
 	if (is_recording())
-		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, now - ns, ns);
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, now - ns,
+			      ns);
 }

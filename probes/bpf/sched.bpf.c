@@ -200,7 +200,7 @@ static __always_inline void record_helper(const struct thread *thread, __u32 pid
 
 /* The wait for a CPU after a wakeup. What is not charged yet is charged to the task that leaves the CPU. */
 static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
-				       struct task_struct *prev)
+					    struct task_struct *prev)
 {
 	__u64 ns = now - since;
 
