@@ -112,7 +112,7 @@ impl Chains {
 
     fn is_logged(&self, chain: &Chain) -> bool {
         let pids = self.logged.get().map_or(&[][..], Vec::as_slice);
-        let culprit = chain.culprit.as_ref().map(|own| own.pid);
+        let culprit = chain.culprit.as_ref().and_then(Culprit::local_pid);
         pids.is_empty() || pids.iter().any(|pid| *pid == chain.victim.pid || Some(*pid) == culprit)
     }
 

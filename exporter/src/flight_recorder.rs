@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use gpucause_abi::Nanos;
 use gpucause_engine::chain::{Cause, Severity};
-use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
+use gpucause_investigations::trace::{CLOCK_ERROR, Start, WriteError, Writer};
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings};
 use tokio::signal::unix::Signal;
@@ -333,7 +333,10 @@ impl FlightRecorder {
             trace.add_snapshot(&self.recorder, &self.daemon, (observation, input))?;
         }
         trace.add_events(&self.recorder, &capture.dump.events)?;
-        let Written { unsymbolized, .. } = trace.finish()?;
+        let Written { finished, unsymbolized, .. } = trace.finish()?;
+        if finished.needs_wal {
+            return Err(WriteError::InUse(finished.path).into());
+        }
         if unsymbolized > 0 {
             tracing::warn!(
                 stacks = unsymbolized,

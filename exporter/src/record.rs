@@ -94,15 +94,19 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     drop(line);
     followed?;
     let summary = summary?;
-    let is_silent =
-        !args.pids.is_empty() && args.pids.iter().all(|pid| summary.silent.contains(pid));
-    if summary.snapshots == 0 || is_silent {
+    let is_empty = summary.finished.events + summary.finished.pruned_events == 0;
+    let is_silent = is_empty
+        && !args.pids.is_empty()
+        && args.pids.iter().all(|pid| summary.silent.contains(pid));
+    if summary.snapshots == 0 && is_empty || is_silent {
         // The file would read as if nothing was wrong.
         fs::remove_file(&args.db).with_context(|| format!("cannot remove {db}"))?;
     }
     let was_interrupted = args.duration.is_none_or(|duration| seconds < duration.as_secs_f64());
     let at_once = was_interrupted && seconds < EVALUATE_EVERY.as_secs_f64();
-    if let Some(why) = nothing_recorded(summary.snapshots, is_silent, (seconds, at_once)) {
+    if let Some(why) =
+        nothing_recorded(summary.snapshots, (is_empty, is_silent), (seconds, at_once))
+    {
         bail!("nothing was recorded: {why}");
     }
     writeln!(io::stderr(), "{summary}").context("cannot print the summary")
@@ -111,10 +115,11 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
 /// Why nothing was recorded in this time, if nothing was. It may have been interrupted at once.
 fn nothing_recorded(
     snapshots: u64,
-    is_silent: bool,
+    (is_empty, is_silent): (bool, bool),
     (seconds, at_once): (f64, bool),
 ) -> Option<String> {
     match (snapshots, is_silent) {
+        _ if !is_empty => None,
         (0, _) if at_once => Some("interrupted before anything was observed".into()),
         (_, true) => Some(format!(
             "no process of --pid has made a CUDA call in {seconds:.1} s - `gpucause top` lists those that do"
@@ -229,14 +234,15 @@ mod tests {
     fn a_recording_of_nothing_was_interrupted_only_where_it_ended_early() {
         let why = nothing_recorded;
         for is_silent in [false, true] {
-            assert!(why(0, is_silent, (0.4, true)).unwrap().starts_with("interrupted"));
+            assert!(why(0, (true, is_silent), (0.4, true)).unwrap().starts_with("interrupted"));
         }
         for (snapshots, at_once) in [(0, false), (3, false), (3, true)] {
-            let text = why(snapshots, true, (0.1, at_once)).unwrap();
+            let text = why(snapshots, (true, true), (0.1, at_once)).unwrap();
             assert!(text.contains("no process of --pid has made a CUDA call in 0.1 s"), "{text}");
         }
-        let nobody = why(0, false, (19.0, false)).unwrap();
+        let nobody = why(0, (true, false), (19.0, false)).unwrap();
         assert_eq!(nobody, "no process has made a CUDA call in 19.0 s");
-        assert_eq!(why(1, false, (1.0, true)), None);
+        assert_eq!(why(1, (true, false), (1.0, true)), None);
+        assert_eq!(why(0, (false, true), (0.4, true)), None, "waits of a worker are something");
     }
 }

@@ -112,30 +112,7 @@ static __noinline void await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __
 {
 	thread->slot = reserve_slot(victims_on(cpu), thread, pid, reason, since);
 	thread->slot_cpu = cpu;
-}
-
-/* The thread goes on waiting, for another CPU. The time slice that is not over is charged there. */
-static __noinline void await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu)
-{
-	struct cpu_victims *all = victims_on(thread->slot_cpu), *others = victims_on(cpu);
-	__u32 index = thread->slot - 1, taken;
-	__u32 reason = thread->off_reason == REASON_PREEMPTED ? REASON_PREEMPTED : REASON_RUNQUEUE;
-
-	if (!all || index >= MAX_VICTIMS || cpu == thread->slot_cpu)
-		return;
-	taken = reserve_slot(others, thread, pid, reason, all->slots[index].since_ns);
-	if (!taken || !others)
-		return;
-	/* Unless it got the CPU that it leaves meanwhile. */
-	if (release_slot(all, &all->slots[index], pid)) {
-		thread->slot = taken;
-		thread->slot_cpu = cpu;
-		return;
-	}
-	taken--;
-	if (taken < MAX_VICTIMS)
-		release_slot(others, &others->slots[taken], pid);
-	thread->slot = 0;
+	thread->charged_until_ns = 0;
 }
 
 /* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the
@@ -151,11 +128,30 @@ static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 r
 
 		thread->slot = 0;
 		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
+	} else if (thread->charged_until_ns) {
+		ns = now > thread->charged_until_ns ? now - thread->charged_until_ns : 0;
 	}
+	thread->charged_until_ns = 0;
 	if (!ns)
 		return;
 	blame_add(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, ns, 0);
 	if (is_recording())
 		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, now - ns,
 			      ns);
+}
+
+/* The thread goes on waiting, for another CPU. What is left of its wait for this one is charged to the task that took the CPU from it,
+ * or after a wakeup to nobody that is known: who has the CPU now has not left it. */
+static __noinline void await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u64 now)
+{
+	bool preempted = thread->off_reason == REASON_PREEMPTED;
+	__u32 reason = preempted ? REASON_PREEMPTED : REASON_RUNQUEUE;
+
+	if (cpu == thread->slot_cpu)
+		return;
+	if (!preempted)
+		set_nobody(&thread->culprit, NAME_OTHER);
+	settle_cpu_wait(thread, pid, reason, now, 0);
+	await_cpu(thread, pid, cpu, reason, now);
+	thread->charged_until_ns = thread->slot ? 0 : now;
 }

@@ -363,6 +363,6 @@ int BPF_PROG(sched_migrate, struct task_struct *task, int cpu)
 		return 0;
 	thread = thread_of(task);
 	if (thread && thread->slot)
-		await_other_cpu(thread, task->pid, cpu);
+		await_other_cpu(thread, task->pid, cpu, bpf_ktime_get_ns());
 	return 0;
 }

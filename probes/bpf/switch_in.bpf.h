@@ -27,17 +27,6 @@ static __noinline void charge_unseen(struct thread *thread, __u32 reason, __u64 
 	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
 }
 
-/* Records a wait for a CPU after a wakeup without a culprit: who had that CPU is unknown. */
-static __noinline void blame_unknown(struct thread *thread, __u32 pid, __u64 since, __u64 ns)
-{
-	struct other_task nobody = {};
-
-	set_nobody(&nobody, NAME_OTHER);
-	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &nobody, ns, 0);
-	if (is_recording())
-		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &nobody, since, ns);
-}
-
 /* The thread is on a CPU, left one at `since` and its switch-in was not reported. All charged parts lie within the
  * interval; the unknown rest is running time. */
 static __noinline void recover_missed_switch_in(struct thread *thread, struct task_struct *task, __u64 now)
@@ -63,8 +52,11 @@ static __noinline void recover_missed_switch_in(struct thread *thread, struct ta
 		if (is_idle(reason))
 			thread->busy_since_ns = woken;
 		charge_unseen(thread, REASON_RUNQUEUE, since, queued);
-		if (queued && thread->role != ROLE_HELPER)
-			blame_unknown(thread, pid, woken, queued);
+		if (queued && thread->role != ROLE_HELPER) {
+			/* Who had the CPU in what is not charged yet is unknown. */
+			set_nobody(&thread->culprit, NAME_OTHER);
+			settle_cpu_wait(thread, pid, REASON_RUNQUEUE, woken + queued, queued);
+		}
 	}
 	if (queued)
 		hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, queued);

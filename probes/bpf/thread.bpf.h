@@ -175,6 +175,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->account_since_ns = 0;
 	thread->launched_ns = 0;
 	thread->slot = 0;
+	thread->charged_until_ns = 0;
 	thread->reclaim_since_ns = 0;
 	thread->modes = 0;
 	thread->untimed_in_a_row = 0;

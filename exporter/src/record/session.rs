@@ -27,7 +27,7 @@ pub(super) struct Session {
 /// The summary of a recording.
 #[derive(Debug)]
 pub(super) struct Summary {
-    finished: Finished,
+    pub(super) finished: Finished,
     lost: u64,
     /// Calls without a stack, as the kernel's map was full.
     events_without_stack: u64,
@@ -106,7 +106,8 @@ impl Session {
         let evaluated = self.daemon.evaluate().context("the accounts cannot be read")?;
         let Some((observation, input)) = evaluated else { return Ok(()) };
         for process in &input.snapshot.processes {
-            if process.launches() > 0 || !process.calls.is_empty() {
+            let is_in_call = process.dispatchers.iter().any(|thread| thread.inflight.is_some());
+            if process.launches() > 0 || !process.calls.is_empty() || is_in_call {
                 self.silent.remove(&process.tgid.0);
             }
         }

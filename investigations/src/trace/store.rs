@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
 use gpucause_engine::EngineInput;
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Culprit};
 use rusqlite::{Connection, OpenFlags, Params, params};
 
 use super::dictionaries::Dictionaries;
@@ -342,8 +342,8 @@ impl Store {
             victim.pid,
             victim.tid,
             victim.comm,
-            culprit.map(|culprit| culprit.pid),
-            culprit.map(|culprit| &culprit.comm),
+            culprit.and_then(Culprit::local_pid),
+            culprit.map(Culprit::name),
             explained,
             lost_seconds,
             first_seen,

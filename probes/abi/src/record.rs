@@ -480,6 +480,8 @@ records! {
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
         slot: u32,
         slot_cpu: u32,
+        /// Until when its wait for a CPU is charged, where it got no slot of the CPU that it was moved to; 0 otherwise.
+        charged_until_ns: u64,
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.

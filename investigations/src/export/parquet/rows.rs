@@ -2,7 +2,7 @@
 
 use std::io;
 
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Culprit};
 
 use super::super::detail::event_id;
 use super::super::selection::nanos;
@@ -110,7 +110,7 @@ pub(super) fn of_chain<'a>(node: &'a str, chain: &'a Chain, json: &'a str) -> [C
         chain.victim.pid.into(),
         chain.victim.tid.into(),
         Cell::Text(&chain.victim.comm),
-        culprit.map(|culprit| culprit.pid).into(),
+        culprit.and_then(Culprit::local_pid).into(),
         culprit.map(|culprit| &*culprit.comm).into(),
         Cell::Real(chain.explained),
         Cell::Real(chain.lost_seconds),
