@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::clock::SPEED;
 use crate::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
-use crate::poll::within;
+use crate::poll::{until, within};
 use crate::stack::{Stack, until_injected};
 use crate::trainer::Trainer;
 
@@ -131,6 +131,8 @@ fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
 #[test]
 fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     let stack = Stack::start(SPEED);
+    // What a process lost before these rules were evaluated is in no amount.
+    until("rules of cost", || stack.prometheus.value("instance:gpucause_exporter:counted"));
     let contended = notified(&stack, CPU_CONTENTION, start(&stack, &CPU_CONTENTION));
     relieve(&stack, &contended);
     let ended_at = unix_now();
