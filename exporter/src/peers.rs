@@ -181,7 +181,7 @@ async fn request(
     let samples =
         Prometheus::new(client).with_timeout(timeout).query_within(&asked, MAX_ANSWER).await;
     let samples = samples.map_err(|error| error.to_string())?;
-    Ok(Peers { age_seconds: 0.0, jobs: answer::jobs(jobs, &samples) })
+    Ok(Peers { age_seconds: 0.0, jobs: answer::jobs(jobs, &samples)? })
 }
 
 #[cfg(test)]

@@ -27,10 +27,13 @@ pub struct OtlpArgs {
 }
 
 impl OtlpArgs {
-    /// Replaces the settings that flags have.
+    /// Replaces the settings that flags have. The file's headers, which may have a token, are for the file's endpoint alone.
     pub(crate) fn apply(&self, settings: &mut OtlpSettings) {
         let own = self.clone();
-        settings.endpoint = own.endpoint.or(settings.endpoint.take());
+        if own.endpoint.is_some() {
+            (settings.endpoint, settings.headers_file, settings.ca_file) =
+                (own.endpoint, None, None);
+        }
         settings.headers_file = own.headers_file.or(settings.headers_file.take());
         settings.ca_file = own.ca_file.or(settings.ca_file.take());
     }
@@ -62,7 +65,7 @@ mod tests {
         let args = exporter(&flags).unwrap();
         let otlp = args.config_source().load().unwrap().otlp;
         assert_eq!(otlp.endpoint.unwrap().to_string(), "https://b:443/v1/logs");
-        assert_eq!((otlp.headers_file, otlp.ca_file), (Some("h".into()), None));
+        assert_eq!((otlp.headers_file, otlp.ca_file), (None, None), "of another endpoint");
         assert_eq!(otlp.spool_bytes, 1 << 20);
         assert_eq!(args.otlp.spool_dir(), Some("/s".into()));
         assert!(exporter(&["--otlp.endpoint=b:4318"]).is_err());

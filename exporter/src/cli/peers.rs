@@ -21,10 +21,12 @@ pub struct PeersArgs {
 }
 
 impl PeersArgs {
-    /// Replaces the settings that flags have.
+    /// Replaces the settings that flags have. The file's password is for the file's address alone.
     pub(crate) fn apply(&self, settings: &mut PeersSettings) {
         let own = self.clone();
-        settings.url = own.url.or(settings.url.take());
+        if own.url.is_some() {
+            *settings = PeersSettings { url: own.url, ..PeersSettings::default() };
+        }
         settings.password_file = own.password_file.or(settings.password_file.take());
         settings.ca_file = own.ca_file.or(settings.ca_file.take());
     }
@@ -43,7 +45,11 @@ mod tests {
         let args = exporter(&["--config.file", path, "--peers.url=https://me@b"]).unwrap();
         let peers = args.config_source().load().unwrap().peers;
         assert_eq!(peers.url.unwrap().to_string(), "https://b:443");
-        assert_eq!((peers.password_file, peers.ca_file), (Some("p".into()), None));
+        assert_eq!((peers.password_file, peers.ca_file), (None, None), "of another address");
+        let flags = ["--config.file", path, "--peers.password-file=q"];
+        let peers = exporter(&flags).unwrap().config_source().load().unwrap().peers;
+        assert_eq!(peers.url.unwrap().to_string(), "http://a:9090");
+        assert_eq!(peers.password_file, Some("q".into()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use gpucause_engine::peers::{PeerJob, PeerRank, RankPlace};
 use gpucause_investigations::prometheus::Sample;
 
-use super::job::Job;
+use super::job::{Job, LocalRank};
 
 /// Samples of an answer that are read at most.
 const MAX_SAMPLES: usize = 2_048;
@@ -15,11 +15,14 @@ const MOST_SHARE: f64 = 1.05;
 const MAX_NAME: usize = 128;
 
 /// What is said of these jobs.
-pub(super) fn jobs(asked: &[Job], samples: &[Sample]) -> Vec<PeerJob> {
+///
+/// # Errors
+/// When more is said than can be of them.
+pub(super) fn jobs(asked: &[Job], samples: &[Sample]) -> Result<Vec<PeerJob>, String> {
     if samples.len() > MAX_SAMPLES {
-        return Vec::new();
+        return Err(format!("{} series are more than {MAX_SAMPLES}", samples.len()));
     }
-    asked.iter().filter_map(|job| compared(job, samples)).collect()
+    Ok(asked.iter().filter_map(|job| compared(job, samples)).collect())
 }
 
 fn label<'a>(sample: &'a Sample, name: &str) -> &'a str {
@@ -44,10 +47,10 @@ fn compared(job: &Job, samples: &[Sample]) -> Option<PeerJob> {
     own.next().is_none().then_some(PeerJob { world_size: job.world_size, ranks })
 }
 
-/// The ranks of a group, if one of this host is among them.
+/// The ranks of a group, if all of this host are among them.
 fn ranks(job: &Job, group: &[&Sample]) -> Option<Vec<PeerRank>> {
     let local = |sample: &Sample| {
-        let is_it = |own: &&super::job::LocalRank| {
+        let is_it = |own: &&LocalRank| {
             label(sample, "pid") == own.pid.to_string()
                 && label(sample, "rank") == own.rank.to_string()
         };
@@ -79,7 +82,9 @@ fn ranks(job: &Job, group: &[&Sample]) -> Option<Vec<PeerRank>> {
         }
     }
     let numbers: HashSet<u32> = ranks.iter().map(|own| own.rank).collect();
-    (numbers.len() == ranks.len()).then_some(ranks)
+    let is_known =
+        |own: &LocalRank| ranks.iter().any(|rank| rank.place == RankPlace::Here(own.process));
+    (numbers.len() == ranks.len() && job.ranks.iter().all(is_known)).then_some(ranks)
 }
 
 /// A name for texts: what does not show as itself is replaced.

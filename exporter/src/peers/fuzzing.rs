@@ -18,7 +18,8 @@ pub(super) fn asked() -> Vec<Job> {
 /// What is taken of an answer is in bounds, and names no process of this host but those that were asked about.
 pub(crate) fn answer(data: &[u8]) {
     let Ok(samples) = samples(data) else { return };
-    for job in answer::jobs(&asked(), &samples) {
+    let Ok(jobs) = answer::jobs(&asked(), &samples) else { return };
+    for job in jobs {
         let numbers: HashSet<_> = job.ranks.iter().map(|own| own.rank).collect();
         assert_eq!(numbers.len(), job.ranks.len());
         for own in job.ranks {

@@ -16,6 +16,10 @@ const MAX_LOCAL: usize = 64;
 const LEAST: &str = "rank:gpucause_nccl_wait:least2_1m";
 /// All ranks.
 const ALL: &str = "process:gpucause_nccl_wait:ratio_rate1m";
+/// How many they are.
+const COUNT: &str = "peers:gpucause_nccl_wait:count";
+/// Labels that the ranks of a job share.
+const JOB: &str = "job, comm, slurm_job, namespace, world_size";
 /// A value is not used when it was recorded this many seconds before: rules are evaluated every 30 s.
 const STALE: u32 = 45;
 
@@ -75,17 +79,19 @@ impl Job {
     }
 }
 
-/// The expression for these jobs: of each the ranks that wait least, and those of this host.
+/// The expression for these jobs: of each the ranks that wait least, if all ranks are known, and those of this host.
 pub(super) fn query(jobs: &[Job]) -> String {
     let mut text = String::new();
     for job in jobs {
         let pids: Vec<_> = job.ranks.iter().map(|own| own.pid.to_string()).collect();
-        let (matchers, pids) = (job.matchers(), pids.join("|"));
-        for selector in
-            [format!("{LEAST}{{{matchers}}}"), format!("{ALL}{{{matchers},pid=~\"{pids}\"}}")]
-        {
+        let (matchers, pids, world_size) = (job.matchers(), pids.join("|"), job.world_size);
+        let least = format!("{LEAST}{{{matchers}}}");
+        let own = format!("{ALL}{{{matchers},pid=~\"{pids}\"}}");
+        let complete = format!(" and on ({JOB}) ({COUNT}{{{matchers}}} == {world_size})");
+        for (selector, and) in [(least, &*complete), (own, "")] {
             let or = if text.is_empty() { "" } else { " or " };
-            let _ = write!(text, "{or}({selector} and timestamp({selector}) > time() - {STALE})");
+            let fresh = format!("timestamp({selector}) > time() - {STALE}");
+            let _ = write!(text, "{or}({selector} and {fresh}{and})");
         }
     }
     text

@@ -44,7 +44,7 @@ const THERE: [&str; 4] = ["gpu-1:9400", "8", "2", ""];
 
 fn compared(series: &[String]) -> Vec<PeerJob> {
     let samples = samples(answer(series).as_bytes()).unwrap();
-    answer::jobs(&fuzzing::asked(), &samples)
+    answer::jobs(&fuzzing::asked(), &samples).unwrap()
 }
 
 #[test]
@@ -114,11 +114,31 @@ fn a_job_is_left_out_when_something_about_it_cannot_be() {
         vec![here(), series(THERE, "0.1"), series(["gpu-2:9400", "8", "2", ""], "0.2")],
         vec![series(THERE, "0.1")],
         vec![here(), series(["gpu-0:9400", "7", "0", r#","namespace":"other""#], "0.1")],
-        (0..10_000).map(|_| here()).collect(),
         vec![],
     ] {
         assert_eq!(compared(&wrong), [], "{:?}", &wrong[..wrong.len().min(3)]);
     }
+}
+
+#[test]
+fn a_job_is_left_out_when_a_rank_of_this_host_is_missing() {
+    let mut asked = fuzzing::asked();
+    asked[0].ranks.push(job::LocalRank { process: ProcId(2), pid: 9, rank: 1 });
+    let found = |series: &[String]| {
+        answer::jobs(&asked, &samples(answer(series).as_bytes()).unwrap()).unwrap()
+    };
+    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1")]), []);
+    let second = series(["gpu-0:9400", "9", "1", ""], "0.5");
+    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1"), second])[0].ranks.len(), 3);
+}
+
+#[test]
+fn an_answer_about_more_than_was_asked_is_refused() {
+    let many: Vec<_> = (0..2_049).map(|_| series(HERE, "0.5")).collect();
+    let samples = samples(answer(&many).as_bytes()).unwrap();
+    let error = answer::jobs(&fuzzing::asked(), &samples).unwrap_err();
+    assert!(error.contains("2049 series"), "{error}");
+    assert!(answer::jobs(&fuzzing::asked(), &samples[1..]).is_ok());
 }
 
 #[test]

@@ -58,10 +58,11 @@ pub(super) const RULE: Rule = Rule {
     reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
     needs: "all other ranks of the job on this host wait in collectives for longer than this one, by severity medium, all make the \
             same number of NCCL calls, and the late rank's own time explains it; or by `--peers.url` all other ranks of the job \
-            wait for longer than one on another host, and so does this one as measured here",
+            wait for longer than one on another host, and so do those of this host as measured here",
     during_warm_up: false,
     evaluate: |context, index| {
-        among_this_host(context, index).or_else(|| on_another_host(context, index))
+        // The late rank of this host may itself wait for one elsewhere.
+        on_another_host(context, index).or_else(|| among_this_host(context, index))
     },
 };
 
@@ -96,6 +97,13 @@ fn among_this_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     let rule = settings.rule(Cause::NcclLateRank);
     let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
     if next_share - late_share < least || taken_share < least {
+        return None;
+    }
+    let is_later = |own: &PeerRank| {
+        matches!(own.place, RankPlace::Elsewhere(_)) && own.waiting_share < *late_share
+    };
+    // The others wait for the last to come.
+    if job_of(context, victim).is_some_and(|(job, _)| job.ranks.iter().any(is_later)) {
         return None;
     }
     let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
@@ -141,18 +149,21 @@ fn among_this_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     })
 }
 
+/// What a Prometheus says of a process and of the other ranks of its job.
+fn job_of<'a>(context: &Context<'a>, process: &Process<'_>) -> Option<(&'a PeerJob, &'a PeerRank)> {
+    let (rank, world_size) = process.now.rank?;
+    let here = RankPlace::Here(process.now.id);
+    let is_it = |own: &&PeerRank| own.place == here && own.rank == rank;
+    let jobs = context.peers?.jobs.iter().filter(|job| job.world_size == world_size);
+    jobs.filter_map(|job| Some((job, job.ranks.iter().find(is_it)?))).next()
+}
+
 /// A rank on another host, which a Prometheus compares with those of this one. It is not trusted: the time that the victim waits is
-/// what was measured here, and what Prometheus says can only lessen it.
+/// what was measured here, and what Prometheus says can only lessen it. By what it says, the late rank's own time explains all of that.
 fn on_another_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     let victim = context.processes.get(index)?;
     let (rank, world) = victim.now.rank?;
-    let peers = context.peers?;
-    let here = RankPlace::Here(victim.now.id);
-    let is_victim = |own: &&PeerRank| own.place == here && own.rank == rank;
-    let has_victim =
-        |job: &&PeerJob| job.world_size == world && job.ranks.iter().any(|own| is_victim(&own));
-    let job = peers.jobs.iter().find(has_victim)?;
-    let own = job.ranks.iter().find(is_victim)?;
+    let (job, own) = job_of(context, victim)?;
     let mut ranks: Vec<&PeerRank> = job.ranks.iter().collect();
     ranks.sort_by(|a, b| a.waiting_share.total_cmp(&b.waiting_share));
     let [late, next, ..] = ranks.as_slice() else { return None };
@@ -162,7 +173,17 @@ fn on_another_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     let settings = context.settings;
     let least = settings.rule(Cause::NcclLateRank).min_lost_share;
     let least = least.unwrap_or(settings.severities.medium);
-    if next.waiting_share - late.waiting_share < least || taken_share < least {
+    let waits_now = |own: &&PeerRank| {
+        let is_it = |process: &&Process<'_>| own.place == RankPlace::Here(process.now.id);
+        let process = context.processes.iter().find(is_it);
+        process.and_then(wait_of).is_some_and(|(share, _)| share - late.waiting_share >= least)
+    };
+    let mut here = ranks.iter().filter(|own| matches!(own.place, RankPlace::Here(_)));
+    // A rank of this host that has become late since Prometheus compared them is the last to come.
+    if next.waiting_share - late.waiting_share < least
+        || taken_share < least
+        || !here.all(waits_now)
+    {
         return None;
     }
     let attributed = thread.wall.share(taken_share);
@@ -172,7 +193,7 @@ fn on_another_host(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("world_size", f64::from(world))
         .with("waiting_share", waiting_share)
         .with("late_rank_waiting_share", late.waiting_share)
-        .with("peers_age_seconds", peers.age_seconds)
+        .with("peers_age_seconds", context.peers?.age_seconds)
         .with("taken_share", taken_share);
     let (comm, name) = (victim.now.comm.to_text(), name_of(victim));
     let late_name = format!("rank {} on {late_host}", late.rank);

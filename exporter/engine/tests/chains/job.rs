@@ -91,6 +91,44 @@ fn a_peer_that_lies_blames_no_time_that_was_not_measured_here() {
     takes(host.only(Cause::NcclLateRank), u64::from(FAULT_WINDOWS) * 500 * MS);
 }
 
+/// The same job with ranks 0 and 1 on this host, by what each of them waits in a window.
+fn two_of_four(waits: [u64; 2], mut peers: Peers) -> Host {
+    peers.jobs[0].ranks[1].place = RankPlace::Here(ProcId(2));
+    let mut host = Host::new();
+    for number in 0..2 {
+        host.start("train", 100 + number).now.rank = Some((number, 4));
+    }
+    host.run_all(8, |processes, _| processes.iter_mut().for_each(|own| rank(own, waits[0])));
+    host.engine.set_peers(peers);
+    host.run_all(FAULT_WINDOWS, |processes, _| {
+        processes.iter_mut().zip(waits).for_each(|(own, waits)| rank(own, waits));
+    });
+    host
+}
+
+#[test]
+fn a_rank_of_this_host_that_itself_waits_for_one_elsewhere_is_not_late() {
+    let host = two_of_four([900 * MS, 400 * MS], compared([0.45, 0.20, 0.02, 0.45]));
+    let mut victims: Vec<_> = host
+        .chains()
+        .into_iter()
+        .map(|chain| (chain.victim.pid, chain.culprit.as_ref().unwrap().name()))
+        .collect();
+    victims.sort_unstable();
+    let late = || "train on gpu-2:9400".to_owned();
+    assert_eq!(victims, [(100, late()), (101, late())]);
+    // Too little for the other host's, and it is the last to come all the same.
+    two_of_four([900 * MS, 400 * MS], compared([0.45, 0.20, 0.18, 0.45])).is_silent();
+}
+
+#[test]
+fn a_rank_of_this_host_that_has_just_become_late_is_named_before_prometheus_knows() {
+    let host = two_of_four([900 * MS, 10 * MS], compared([0.45, 0.45, 0.05, 0.45]));
+    let chain = host.only(Cause::NcclLateRank);
+    let culprit = chain.culprit.as_ref().unwrap();
+    assert_eq!((chain.victim.pid, culprit.local_pid()), (100, Some(101)));
+}
+
 #[test]
 fn the_fix_asks_another_host_only_where_its_name_is_an_address() {
     for (name, command) in [
