@@ -43,6 +43,7 @@ pub mod process_details;
 pub mod record;
 pub mod replay;
 pub mod sampler;
+mod scrape_times;
 pub mod series;
 pub mod serve;
 pub mod server;

@@ -10,11 +10,12 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chains::Chains;
-use crate::clock::WallClock;
+use crate::clock::{WallClock, monotonic_now};
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
 use crate::observation::{Observation, live};
 use crate::process_details::ProcessDetails;
+use crate::scrape_times::ScrapeTimes;
 use crate::series::groups::{Group, Suggestions};
 use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
@@ -26,6 +27,10 @@ use crate::wait_names::WaitNames;
 
 /// A page shows the last observation if its snapshot is younger than this, and else a new one.
 pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);
+/// An expected page is sampled so long before, in addition to what the last sample took: a scrape may come early.
+const EARLY: Nanos = Nanos(20_000_000);
+/// The earliest: a scrape may come late.
+const EARLIEST: Nanos = Nanos(80_000_000);
 
 /// What is known of processes beside their accounts.
 pub(crate) type Details = HashMap<ProcId, Arc<ProcessDetails>>;
@@ -82,6 +87,9 @@ pub(crate) struct Pipeline<S> {
     ops_per_process: usize,
     /// The last observation, until it is too old for a page or something makes it wrong.
     latest: Option<Arc<Observation>>,
+    scrapes: ScrapeTimes,
+    /// What the last sample took.
+    sampled_in: Nanos,
 }
 
 impl<S: AccountSource> Pipeline<S> {
@@ -105,6 +113,8 @@ impl<S: AccountSource> Pipeline<S> {
             suggestions: Suggestions::default(),
             ops_per_process: usize::MAX,
             latest: None,
+            scrapes: ScrapeTimes::default(),
+            sampled_in: Nanos(0),
         }
     }
 
@@ -145,7 +155,9 @@ impl<S: AccountSource> Pipeline<S> {
             self.latest = Some(Arc::clone(&latest));
             return Ok(latest);
         }
+        let begin = monotonic_now();
         let observation = Arc::new(self.sample()?);
+        self.sampled_in = monotonic_now().less(begin);
         self.latest = Some(Arc::clone(&observation));
         Ok(observation)
     }
@@ -159,7 +171,21 @@ impl<S: AccountSource> Pipeline<S> {
 
     /// The observation for a page that is requested at `now`.
     pub(crate) fn page(&mut self, now: Nanos) -> Result<Arc<Observation>, S::Error> {
+        self.scrapes.requested(now);
         self.export(Nanos((now.0 + 1).saturating_sub(SHARED_FOR.0)))
+    }
+
+    /// When to take a sample for the next page that is expected after `now`.
+    pub(crate) fn next_sample(&mut self, now: Nanos) -> Option<Nanos> {
+        let early = Nanos(self.sampled_in.0 + EARLY.0).min(EARLIEST);
+        Some(self.scrapes.next(now)?.less(early))
+    }
+
+    /// Takes that sample, if there is none that the page could show.
+    pub(crate) fn sample_early(&mut self, now: Nanos) -> Result<(), S::Error> {
+        let Some(expected) = self.scrapes.next(now) else { return Ok(()) };
+        self.scrapes.served();
+        self.observe(expected.less(EARLIEST)).map(drop)
     }
 
     /// A new observation.

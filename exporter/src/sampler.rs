@@ -11,6 +11,7 @@ use std::time::Duration;
 use gpucause_abi::Nanos;
 use gpucause_probes::ReadError;
 
+use crate::clock::monotonic_now;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Pipeline, SHARED_FOR};
 
@@ -87,27 +88,39 @@ impl<S> Drop for Sampler<S> {
     }
 }
 
-/// Runs tasks until the sender is dropped.
-fn run<S: AccountSource>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>>) {
-    let shared_for = Duration::from_nanos(SHARED_FOR.0);
+/// Runs tasks until the sender is dropped, and between them takes samples for scrapes that are expected.
+fn run<S: AccountSource<Error = ReadError>>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>>) {
     loop {
-        // No page shares it after that, and it may be large.
-        let task = match pipeline.keeps_latest().then(|| tasks.recv_timeout(shared_for)) {
-            Some(Ok(task)) => task,
-            Some(Err(RecvTimeoutError::Timeout)) => {
+        let now = monotonic_now();
+        let sample_at = pipeline.next_sample(now);
+        // No page shares the last one after that, and it may be large.
+        let forget_after = pipeline.keeps_latest().then_some(SHARED_FOR);
+        let wait = sample_at.map(|at| at.less(now)).into_iter().chain(forget_after).min();
+        let received = match wait {
+            Some(Nanos(wait)) => tasks.recv_timeout(Duration::from_nanos(wait)),
+            None => tasks.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let task = match received {
+            Ok(task) => task,
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) if sample_at.is_some_and(|at| at <= monotonic_now()) => {
+                Box::new(sample_early)
+            }
+            Err(RecvTimeoutError::Timeout) => {
                 pipeline.forget_latest();
                 continue;
             }
-            Some(Err(RecvTimeoutError::Disconnected)) => return,
-            None => match tasks.recv() {
-                Ok(task) => task,
-                Err(_) => return,
-            },
         };
         // A panic must not prevent later tasks.
         if catch_unwind(AssertUnwindSafe(|| task(pipeline))).is_err() {
             tracing::error!("taking a sample panicked");
         }
+    }
+}
+
+fn sample_early<S: AccountSource<Error = ReadError>>(pipeline: &mut Pipeline<S>) {
+    if let Err(error) = pipeline.sample_early(monotonic_now()) {
+        tracing::debug!(%error, "an expected scrape has no sample yet");
     }
 }
 

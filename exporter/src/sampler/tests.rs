@@ -34,6 +34,36 @@ impl AccountSource for Idle {
     }
 }
 
+/// The same, by the real clock; says when a snapshot is taken.
+#[derive(Debug)]
+struct Real {
+    sampled: Sender<Nanos>,
+}
+
+impl AccountSource for Real {
+    type Error = ReadError;
+
+    fn snapshot(&mut self) -> Result<Snapshot, ReadError> {
+        let taken_at = monotonic_now();
+        self.sampled.send(taken_at).unwrap();
+        Ok(Snapshot { taken_at, ..Snapshot::default() })
+    }
+
+    fn remove(&mut self, _: &HashSet<ProcId>) -> Result<(), ReadError> {
+        Ok(())
+    }
+
+    fn clock(&mut self, _: Nanos) -> WallClock {
+        WallClock::with_origin(Duration::ZERO)
+    }
+}
+
+impl NameSource for Real {
+    fn handle_name(&mut self, _: ProcId, _: u64) -> Option<HandleName> {
+        None
+    }
+}
+
 impl NameSource for Idle {
     fn handle_name(&mut self, _: ProcId, _: u64) -> Option<HandleName> {
         None
@@ -74,6 +104,42 @@ fn whoever_compares_observations_has_a_new_one_which_pages_share() {
     let observation = pipeline.observe(at(1_010)).unwrap();
     assert_eq!(observation.snapshot.taken_at, at(1_010));
     assert!(Arc::ptr_eq(&observation, &pipeline.page(at(1_020)).unwrap()));
+}
+
+#[test]
+fn a_scrape_at_a_fixed_interval_finds_a_sample_that_was_taken_shortly_before() {
+    let mut pipeline = pipeline();
+    for second in [1, 2, 3] {
+        assert_eq!(pipeline.next_sample(at(second * 1_000)), None);
+        assert_eq!(pipeline.page_at(at(second * 1_000)), at(second * 1_000));
+    }
+    let due = pipeline.next_sample(at(3_500)).unwrap();
+    assert!((at(3_920)..=at(3_980)).contains(&due), "{due:?}");
+    pipeline.source.now = at(3_970);
+    pipeline.sample_early(at(3_970)).unwrap();
+    assert_eq!(pipeline.next_sample(at(3_970)), None, "once for each scrape");
+    assert_eq!(pipeline.page_at(at(4_001)), at(3_970));
+    // One that comes late has its own.
+    pipeline.source.now = at(4_970);
+    pipeline.sample_early(at(4_970)).unwrap();
+    assert_eq!(pipeline.page_at(at(5_100)), at(5_100));
+}
+
+#[test]
+fn the_thread_takes_a_sample_before_an_expected_scrape() {
+    let (sampled, samples) = channel();
+    let chains = Arc::new(Chains::new(Settings::default()));
+    let mut pipeline = Pipeline::new(Real { sampled }, chains, Nanos(0));
+    let now = monotonic_now();
+    // The last of three scrapes, a second apart, was half a second ago.
+    for ago in [2_500, 1_500, 500] {
+        pipeline.page(now.less(at(ago))).unwrap();
+    }
+    while samples.try_recv().is_ok() {}
+    let sampler = Sampler::start(pipeline).unwrap();
+    let taken_at = samples.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert!(taken_at > now, "before anybody asks");
+    drop(sampler);
 }
 
 #[test]
