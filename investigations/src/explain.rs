@@ -57,9 +57,6 @@ pub struct Incident {
     /// The processes that a live node observes: PIDs, with names and without those that have ended where the node reports that.
     #[serde(skip)]
     observed: Vec<String>,
-    /// Whether no process has the PID that is not observed, where that is known.
-    #[serde(skip)]
-    is_no_process: bool,
     /// Whether the filter is the processes of `record --pid`, and nothing of the user.
     #[serde(skip)]
     is_of_recorder: bool,
@@ -120,11 +117,6 @@ impl Incident {
         }
     }
 
-    /// Says that no process of its host has the PID that is not observed.
-    pub const fn say_no_process(&mut self) {
-        self.is_no_process = true;
-    }
-
     /// The root cause and the other chains.
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         self.root_cause.iter().chain(&self.others)
@@ -181,7 +173,6 @@ impl Incident {
             processes,
             filter,
             observed: Vec::new(),
-            is_no_process: false,
             is_of_recorder: false,
         }
     }

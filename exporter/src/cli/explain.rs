@@ -104,13 +104,7 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
     let answer = node::chains(client).await?;
-    let mut report = Report::of_node(client.address(), answer, asked(args), &args.wanted());
-    let is_gone = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
-    for node in report.nodes.iter_mut().filter(|_| client.address().is_loopback()) {
-        if node.incident.unobserved_pid.is_some_and(is_gone) {
-            node.incident.say_no_process();
-        }
-    }
+    let report = Report::of_node(client.address(), answer, asked(args), &args.wanted());
     hand_over(args, &report)?;
     Ok(status(args, &report))
 }

@@ -86,14 +86,10 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
     if let Some(pid) = incident.unobserved_pid {
-        if incident.is_no_process {
-            writeln!(out, "{node}: PID {pid} is NOT OBSERVED: no process has this PID.")?;
-        } else {
-            writeln!(
-                out,
-                "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, or is excluded by the configuration (`processes`, limits)."
-            )?;
-        }
+        writeln!(
+            out,
+            "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, is excluded by the configuration (`processes`, limits), or there is no such process."
+        )?;
         let (known, more) = incident.observed.split_at(incident.observed.len().min(MOST_PIDS));
         let (known, more) = (known.join(", "), more.len());
         return match more {
