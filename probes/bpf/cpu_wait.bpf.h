@@ -140,18 +140,28 @@ static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 r
 			      ns);
 }
 
-/* The thread goes on waiting, for another CPU. What is left of its wait for this one is charged to the task that took the CPU from it,
- * or after a wakeup to nobody that is known: who has the CPU now has not left it. */
+/* Whether the task that took the CPU from a preempted thread still has it: none was charged since. */
+static __always_inline bool has_still_cpu(const struct thread *thread)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu);
+	__u32 index = thread->slot - 1;
+
+	return thread->off_reason == REASON_PREEMPTED && all && index < MAX_VICTIMS &&
+	       all->slots[index].since_ns == thread->off_since_ns;
+}
+
+/* The thread goes on waiting, for another CPU. What is left of its wait for this one is charged to the task that took the CPU from it
+ * while that has it. Else nobody is known who has this CPU and has not left it, as nobody is who has the other. */
 static __noinline void await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u64 now)
 {
-	bool preempted = thread->off_reason == REASON_PREEMPTED;
-	__u32 reason = preempted ? REASON_PREEMPTED : REASON_RUNQUEUE;
+	__u32 reason = thread->off_reason == REASON_PREEMPTED ? REASON_PREEMPTED : REASON_RUNQUEUE;
 
 	if (cpu == thread->slot_cpu)
 		return;
-	if (!preempted)
+	if (!has_still_cpu(thread))
 		set_nobody(&thread->culprit, NAME_OTHER);
 	settle_cpu_wait(thread, pid, reason, now, 0);
+	set_nobody(&thread->culprit, NAME_OTHER);
 	await_cpu(thread, pid, cpu, reason, now);
 	thread->charged_until_ns = thread->slot ? 0 : now;
 }

@@ -35,6 +35,7 @@ mod kernels;
 mod latency;
 mod launches;
 mod lossless;
+mod moved;
 mod offcpu;
 mod programs;
 mod recorder;

@@ -19,7 +19,7 @@ use crate::observe::{Observed, counted, until};
 use crate::workload::{StandIns, number, op};
 
 /// Waits for a CPU; every other reason is a wait for something else.
-const FOR_CPU: [Reason; 2] = [Reason::Preempted, Reason::Runqueue];
+pub(crate) const FOR_CPU: [Reason; 2] = [Reason::Preempted, Reason::Runqueue];
 
 fn is_within(value: u64, truth: u64, tolerance: f64) -> bool {
     value.abs_diff(truth) as f64 <= truth as f64 * tolerance
@@ -150,7 +150,7 @@ fn a_thread_on_a_busy_core_waits_for_it_as_long_as_the_kernel_says() -> Result<(
     undisturbed(&observed, || Stretch::on_a_busy_core(&observed, &stand_ins)?.check())
 }
 
-fn tids(pid: u32) -> Result<Vec<u64>> {
+pub(crate) fn tids(pid: u32) -> Result<Vec<u64>> {
     let mut tids = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         tids.push(task?.file_name().to_string_lossy().parse()?);

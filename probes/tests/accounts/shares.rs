@@ -135,7 +135,7 @@ fn true_account(thread: &Value, until: u64) -> Result<TimeAccount> {
 }
 
 /// The sum over phases.
-fn in_state(account: &TimeAccount, state: State) -> u64 {
+pub(crate) fn in_state(account: &TimeAccount, state: State) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, state).0).sum()
 }
 
