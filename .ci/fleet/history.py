@@ -15,6 +15,13 @@ import time
 import urllib.parse
 
 NODES, CHAINS = 8, 250
+# Texts of a node that sends what is as large in JSON as it can be.
+LARGE = "repeat(char(1), 100000)"
+HOSTILE = f"""
+INSERT INTO gpucause_chain_records SELECT {LARGE}, concat(toString(number), {LARGE}), 1, {LARGE}, now64(3), now64(3), 1, {', '.join([LARGE] * 3)},
+    1.7e308, 0.5, {LARGE}, 7, {LARGE}, NULL, {LARGE}, NULL, {', '.join([LARGE] * 6)},
+    CAST((arrayMap(at -> concat(repeat(char(1), 60), toString(at)), range(36)), range(36)), 'Map(LowCardinality(String), Float64)')
+FROM numbers(200)"""
 # Parameters of the HTTP interface itself.
 NO_SETTINGS = {"query", "database", "default_format", "wait_end_of_query"}
 
@@ -108,6 +115,8 @@ def check(assistant, clickhouse, database):
                ({"node": "gpu-3' OR 1 = 1 --"}, {"node": "a\\b"}, {"job": "nobody"}, {"hours": 1, "until": newest.get("first_seen", 0) - 86400})]
     writes = {**clickhouse.requests[-1], "query": "INSERT INTO otel_logs (Body) SELECT 'x'"}
     refused = clickhouse.answer(database, writes)
+    database.query(HOSTILE)
+    large, _ = history(detail=True)
     holds = {
         "all chains are there once": all_chains["chains_in_all"] == NODES * CHAINS,
         "source and age are said": clickhouse.url.startswith(all_chains["source"][:20]) and 0 <= all_chains["newest_record_age_s"] < 86400,
@@ -117,6 +126,7 @@ def check(assistant, clickhouse, database):
         "a job has its chains": of_job["chains_in_all"] == NODES * CHAINS,
         "a cause has its chains": 0 < of_cause["chains_in_all"] <= NODES * CHAINS,
         "what is asked for is no SQL, and nothing is found of what is not there": all(not answer["chains_in_all"] for answer in nothing),
+        "a node that sends much does not hide the others": large["chains_in_all"] == NODES * CHAINS + 200 and large["lost_seconds_in_all"] is None,
         "with its settings, a request can only read": refused[0] == 500 and b"READONLY" in refused[1],
         "each request may only read": all(asked["readonly"] == "2" and asked["max_execution_time"] == "8" for asked in clickhouse.requests),
     }

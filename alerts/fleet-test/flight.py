@@ -4,22 +4,19 @@ the fault that one of them has. Nodes are network namespaces with an exporter ea
 
 import argparse
 import base64
-import contextlib
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "alerts/demo-stack"))
 
-from nodes import Node, Rank, slow  # noqa: E402
-from stack import Failure, Stack  # noqa: E402
+from nodes import Node, Rank, cluster, slow  # noqa: E402
+from stack import Failure  # noqa: E402
 
 JOB = 41
 CULPRIT = 2
@@ -147,24 +144,15 @@ class Test:
 def main():
     args = arguments()
     args.programs = args.programs.resolve()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.ExitStack() as context:
-        folder = args.keep or pathlib.Path(context.enter_context(tempfile.TemporaryDirectory(prefix="gpucause-flight-test-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        stack = Stack(folder)
-        nodes = [context.enter_context(RecordingNode(stack, args.programs, number)) for number in range(args.nodes)]
-        context.callback(stack.end)
-        try:
-            test = Test(args, stack, nodes)
-            test.start()
-            slow(test.ranks[CULPRIT], [rank for rank in test.ranks if rank is not test.ranks[CULPRIT]])
-            fault = test.until_fault()
-            test.record()
-            test.refuse()
-            test.check(fault)
-            test.use(fault)
-        except Failure as failure:
-            sys.exit(f"flight-test: {failure}")
+    with cluster("flight-test", args, RecordingNode) as (stack, nodes):
+        test = Test(args, stack, nodes)
+        test.start()
+        slow(test.ranks[CULPRIT], [rank for rank in test.ranks if rank is not test.ranks[CULPRIT]])
+        fault = test.until_fault()
+        test.record()
+        test.refuse()
+        test.check(fault)
+        test.use(fault)
         print(f"one trace of {len(nodes)} nodes has the fault of gpu-{CULPRIT}")
 
 

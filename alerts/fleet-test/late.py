@@ -3,20 +3,17 @@
 the ranks (--peers.url), and the host of the late rank names none. Nodes are network namespaces with an exporter each."""
 
 import argparse
-import contextlib
 import pathlib
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "alerts/demo-stack"))
 
 from engines import Prometheus  # noqa: E402
-from nodes import Node, Rank, run  # noqa: E402
-from stack import Failure, Stack  # noqa: E402
+from nodes import Rank, cluster, run  # noqa: E402
+from stack import Failure  # noqa: E402
 
 PORTS = {"prometheus": 19190, "alertmanager": 19193}
 LATE = 1
@@ -82,17 +79,8 @@ def compare(args, stack, nodes):
 
 def main():
     args = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.ExitStack() as context:
-        folder = args.keep or pathlib.Path(context.enter_context(tempfile.TemporaryDirectory(prefix="gpucause-late-test-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        stack = Stack(folder)
-        nodes = [context.enter_context(Node(stack, args.programs.resolve(), number)) for number in range(args.nodes)]
-        context.callback(stack.end)
-        try:
-            compare(args, stack, nodes)
-        except Failure as failure:
-            sys.exit(f"late-test: {failure}")
+    with cluster("late-test", args) as (stack, nodes):
+        compare(args, stack, nodes)
 
 
 if __name__ == "__main__":

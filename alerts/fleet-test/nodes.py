@@ -9,6 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+
+from stack import Failure, Stack
 
 # Two CPUs: that on which a rank is slowed down, and one for all others.
 CONTENDED, OTHERS = 1, 0
@@ -87,6 +90,22 @@ class Node:
         folder = self.cgroup / "uid_1000" / f"job_{job}" / "step_0"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cgroup.procs").write_text("0")
+
+
+@contextlib.contextmanager
+def cluster(name, args, kind=Node):
+    """What runs programs, and the nodes of a test. A failure ends it with the reason."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.ExitStack() as context:
+        folder = args.keep or pathlib.Path(context.enter_context(tempfile.TemporaryDirectory(prefix=f"gpucause-{name}-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        stack = Stack(folder)
+        nodes = [context.enter_context(kind(stack, args.programs.resolve(), number)) for number in range(args.nodes)]
+        context.callback(stack.end)
+        try:
+            yield stack, nodes
+        except Failure as failure:
+            sys.exit(f"{name}: {failure}")
 
 
 class Rank:

@@ -6,14 +6,11 @@ One round is one fault of one rank. Jobs take turns: while one job's alert resol
 """
 
 import argparse
-import contextlib
 import json
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -21,8 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "alerts/demo-stack"))
 
 from engines import ENGINES, Alertmanager  # noqa: E402
-from nodes import FAULTS, Node, Rank  # noqa: E402
-from stack import Failure, Stack  # noqa: E402
+from nodes import FAULTS, Rank, cluster  # noqa: E402
+from stack import Failure  # noqa: E402
 from webhook import Receiver  # noqa: E402
 
 PORTS = {"prometheus": 19190, "alertmanager": 19193, "webhook": 19195, "vmagent": 19196, "vmalert": 19197}
@@ -211,20 +208,11 @@ class Test:
 
 def main():
     args = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.ExitStack() as context:
-        folder = args.keep or pathlib.Path(context.enter_context(tempfile.TemporaryDirectory(prefix="gpucause-fleet-test-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        stack = Stack(folder)
-        nodes = [context.enter_context(Node(stack, args.programs.resolve(), number)) for number in range(args.nodes)]
-        context.callback(stack.end)
-        try:
-            test = Test(args, stack, nodes)
-            context.enter_context(Receiver(PORTS["webhook"], test.notifications.hear))
+    with cluster("fleet-test", args) as (stack, nodes):
+        test = Test(args, stack, nodes)
+        with Receiver(PORTS["webhook"], test.notifications.hear):
             test.start()
             test.run()
-        except Failure as failure:
-            sys.exit(f"fleet-test: {failure}")
         sys.exit(0 if test.report() else 1)
 
 

@@ -16,9 +16,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 4 << 20;
 /// Rows of an answer at most.
-pub const MAX_ROWS: usize = 1000;
+pub const MAX_ROWS: usize = 100;
 /// What the server may spend on a question. It is `readonly`, and fails where a limit is exceeded.
-const SETTINGS: &str = "readonly=2&max_execution_time=8&max_result_rows=1000&max_result_bytes=4194304&result_overflow_mode=throw\
+const SETTINGS: &str = "readonly=2&max_execution_time=8&max_result_rows=100&max_result_bytes=4194304&result_overflow_mode=throw\
     &max_memory_usage=1073741824&max_threads=4&output_format_json_quote_64bit_integers=0&wait_end_of_query=1";
 /// Characters shown of an error.
 const MAX_REASON: usize = 300;

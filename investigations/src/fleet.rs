@@ -160,7 +160,8 @@ pub async fn metric_pages(
         within(limits.deadline, &node, metrics(&node, Page::Full)).await
     };
     let mut failures = Vec::new();
-    each(nodes, limits, page, |_, url, page| match page {
+    let requests = nodes.iter().map(|node| (node.address().clone(), page(node.clone())));
+    each(requests, limits, |_, url, page| match page {
         Ok(page) => take(&url, &page),
         Err(error) => failures.push(NodeFailure { url, error }),
     })
@@ -168,11 +169,18 @@ pub async fn metric_pages(
     failures
 }
 
-/// Asks every node, several at a time, and passes each result to `take` on arrival, with the node's index.
+/// The name of a node; one that is taken gets the address appended, so that no node is counted as another, whatever both call themselves.
+pub(crate) fn distinct(mut name: String, url: &Address, is_taken: impl Fn(&str) -> bool) -> String {
+    while is_taken(&name) {
+        name = format!("{name} ({url})");
+    }
+    name
+}
+
+/// Runs the request to each address, several at a time, and passes each result to `take` on arrival, with the request's index.
 async fn each<T, Asked>(
-    nodes: &[Client],
+    requests: impl Iterator<Item = (Address, Asked)>,
     limits: Limits,
-    ask: impl Fn(Client) -> Asked,
     mut take: impl FnMut(usize, Address, Result<T, AskError>),
 ) where
     T: Send + 'static,
@@ -181,9 +189,8 @@ async fn each<T, Asked>(
     let end = Instant::now() + limits.in_all;
     let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
     let mut tasks = JoinSet::new();
-    for (index, node) in nodes.iter().cloned().enumerate() {
+    for (index, (url, asked)) in requests.enumerate() {
         let permits = Arc::clone(&permits);
-        let (url, asked) = (node.address().clone(), ask(node));
         tasks.spawn(async move {
             // The semaphore is never closed. A permit is held until the node has answered.
             let asked = async { (permits.acquire_owned().await, asked.await).1 };
@@ -230,7 +237,8 @@ where
     Asked: Future<Output = Result<(ChainsAndClock, T), AskError>> + Send + 'static,
 {
     let (mut results, mut left) = (Vec::with_capacity(nodes.len()), limits.bytes);
-    each(nodes, limits, ask, |index, url, result| {
+    let requests = nodes.iter().map(|node| (node.address().clone(), ask(node.clone())));
+    each(requests, limits, |index, url, result| {
         let result = result.and_then(|((chains, bytes, clock), more)| {
             let answer = NodeAnswer { url: url.clone(), chains, clock };
             left = left.checked_sub(bytes).ok_or_else(|| {

@@ -175,6 +175,15 @@ pub fn merge(
     Ok(Merged { path: output.to_owned(), ..merged })
 }
 
+/// Merges one input into a file beside `output` that is removed again, to see whether it can be merged.
+///
+/// # Errors
+/// As those of [`merge`].
+pub(crate) fn try_alone(input: &Input, output: &Path) -> Result<(), MergeError> {
+    let file = UnfinishedFile::create(output, true).map_err(output_file::cannot_create(output))?;
+    write(std::slice::from_ref(input), Store::in_empty(file.hidden())?, &mut |_| {}).map(drop)
+}
+
 fn write(
     inputs: &[Input],
     store: Store,

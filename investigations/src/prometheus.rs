@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::http::{Address, Client, GetError};
@@ -14,6 +15,8 @@ use crate::http::{Address, Client, GetError};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes: some 20,000 series.
 const MAX_ANSWER: usize = 4 << 20;
+/// Characters shown of an error.
+const MAX_REASON: usize = 300;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +134,7 @@ impl Prometheus {
             let said: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
             let why = match said.error.is_empty() {
                 true => answer.status.canonical_reason().unwrap_or_default().to_owned(),
-                false => said.error,
+                false => said.error.chars().take(MAX_REASON).collect(),
             };
             return Err(QueryError::Refused(address.clone(), answer.status.as_u16(), why));
         }
@@ -149,6 +152,12 @@ pub fn samples(body: &[u8]) -> Result<Vec<Sample>, serde_json::Error> {
 
 fn data<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(body).map(|answer: Answer<T>| answer.data)
+}
+
+/// As a string of PromQL, with its quotes. Its escapes are a superset of JSON's.
+#[must_use]
+pub fn string_literal(text: &str) -> String {
+    Value::from(text).to_string()
 }
 
 /// As a part of a URL, such as the value of a parameter.
@@ -175,6 +184,12 @@ mod tests {
             encoded("sum by (a) (x{y=\"é\"}[1h])&"),
             "sum%20by%20%28a%29%20%28x%7By%3D%22%C3%A9%22%7D%5B1h%5D%29%26"
         );
+    }
+
+    #[test]
+    fn a_string_ends_where_its_text_does() {
+        assert_eq!(string_literal("train-é.py"), r#""train-é.py""#);
+        assert_eq!(string_literal("a\"} or up{x=\"\\\n\0"), r#""a\"} or up{x=\"\\\n\u0000""#);
     }
 
     #[test]

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fake_node::{Nature, start};
-use gpucause_investigations::fleet::{Limits, chains};
+use gpucause_investigations::fleet::{Limits, LiveChains, chains, flights};
 use gpucause_investigations::http::{Address, Client, Identity, connector};
+use gpucause_investigations::query::{self, tables};
+use gpucause_investigations::recording::Recording as _;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -112,4 +114,33 @@ async fn what_all_nodes_send_and_the_time_for_all_are_bounded_and_who_is_left_ou
     for (why, port) in failed.iter().zip([slow, other]) {
         assert!(why.contains(&port.to_string()) && why.contains("500ms for all nodes"), "{why}");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_calls_itself_as_another_would_be_called_is_not_counted_as_that() {
+    let [one, other] =
+        [start("gpu", Nature::default()).await, start("gpu", Nature::default()).await];
+    let name: &'static str = Box::leak(format!("gpu (http://127.0.0.1:{other})").into_boxed_str());
+    let nodes = [start(name, Nature::default()).await, one, other].map(plain);
+    let expected = [name, "gpu", &format!("{name} (http://127.0.0.1:{other})")];
+    let live = LiveChains::of(&chains(&nodes, Limits::default()).await);
+    let names: Vec<_> = live.nodes().iter().map(|own| &*own.name).collect();
+    assert_eq!(names, expected);
+    let sql = "SELECT count(DISTINCT node) FROM nodes";
+    let (tables, _) = tables(sql, &nodes, Limits::default()).await.unwrap();
+    let answer = tables.query(&query::Limits::default()).unwrap();
+    assert_eq!(serde_json::to_value(&answer.rows[0]).unwrap(), serde_json::json!([3]));
+}
+
+#[tokio::test]
+async fn records_that_nodes_do_not_send_are_waited_for_no_longer_than_the_time_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = start("never", Nature::default()).await;
+    let limits = Limits { in_all: Duration::from_secs(3), ..Limits::default() };
+    let begin = Instant::now();
+    let fetched = flights(&[plain(node)], limits, &folder.path().join("job.db")).await;
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    let why = fetched.failures[0].error.to_string();
+    assert!(fetched.flights.is_empty() && why.contains("3s for all nodes"), "{why}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -9,6 +9,7 @@ use gpucause_investigations::fleet::{self, FetchedFlights, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::merge::{MergeError, Merged, Warning};
 use gpucause_investigations::node::NodeUrl;
+use gpucause_investigations::trace::WriteError;
 use gpucause_investigations::unfinished_file::UnfinishedFile;
 
 use super::explain::ranks_of;
@@ -81,10 +82,13 @@ async fn fetched(args: &FlightOfNodesArgs, clients: &[Client]) -> anyhow::Result
     let (ranks, mut failures) = ranks_of(job, clients).await;
     let has_rank = |client: &&Client| ranks.is_on(&client.address().to_string());
     let of_job: Vec<_> = clients.iter().filter(has_rank).cloned().collect();
-    if of_job.is_empty() && failures.is_empty() {
+    let answered = clients.len() - failures.len();
+    if of_job.is_empty() && answered > 0 {
+        let others = report_failures(answered, &failures).err();
+        let others = others.map(|error| format!(", and {error}")).unwrap_or_default();
         bail!(
-            "no node has a rank of job {job} - name a job by its number in Slurm or by the name of its processes, as in the labels \
-             slurm_job and comm of gpucause_process_info"
+            "no node that answered has a rank of job {job}{others} - name a job by its number in Slurm or by the name of its processes, as \
+             in the labels slurm_job and comm of gpucause_process_info"
         );
     }
     let mut fetched = fleet::flights(&of_job, limits, &args.output).await;
@@ -94,17 +98,19 @@ async fn fetched(args: &FlightOfNodesArgs, clients: &[Client]) -> anyhow::Result
 
 /// Merges the records that can be read; `None` when there are none.
 fn merge(args: &FlightOfNodesArgs, fetched: &mut FetchedFlights) -> anyhow::Result<Option<Merged>> {
-    loop {
+    let all = |fetched: &mut FetchedFlights| {
         let inputs = fetched.open();
-        if inputs.is_empty() {
-            return Ok(None);
+        let some = !inputs.is_empty();
+        some.then(|| merged(&inputs, &args.output, args.force)).transpose()
+    };
+    Ok(match all(fetched) {
+        // Again without those that cannot be merged: no node keeps the others' records out.
+        Err(MergeError::Read(_) | MergeError::Write(WriteError::Write(..))) => {
+            fetched.leave_out_damaged(&args.output);
+            all(fetched)?
         }
-        match merged(&inputs, &args.output, args.force) {
-            // Again without this one: no node keeps the others' records out.
-            Err(MergeError::Read(error)) if fetched.reject(error.path(), &error.to_string()) => {}
-            other => return Ok(Some(other?)),
-        }
-    }
+        other => other?,
+    })
 }
 
 fn say(args: &FlightOfNodesArgs, fetched: &FetchedFlights, merged: &Merged) -> anyhow::Result<()> {

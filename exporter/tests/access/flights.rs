@@ -60,6 +60,8 @@ fn records_of_all_nodes_are_one_file_with_measured_clocks_and_each_failure_is_na
     fs::write(&garbage, "no database").unwrap();
     let lying = serve_with_flights(&nodes.config, &garbage);
     let off = serve(&nodes.config);
+    // In the way of nothing.
+    fs::write(nodes.output.path().join("job.db.0"), "of another").unwrap();
     let (code, said, warned) = nodes.flight(&[&one, &lying, &off, &two], &[]);
     assert_eq!(code, Some(1), "{said}{warned}");
     for (node, reason) in
@@ -84,7 +86,7 @@ fn records_of_all_nodes_are_one_file_with_measured_clocks_and_each_failure_is_na
         recording.chains().unwrap().iter().map(|own| (own.node.0, own.chain.cause)).collect();
     let of = |node| causes.iter().filter(|(own, _)| *own == node).count();
     assert!(of(0) > 0 && of(0) == of(1), "{causes:?}");
-    assert_eq!(nodes.files(), 1, "fetched records are removed");
+    assert_eq!(nodes.files(), 2, "fetched records are removed");
 
     let (code, _, warned) = nodes.flight(&[&one], &[]);
     assert_eq!(code, Some(1));
@@ -104,7 +106,12 @@ fn of_a_job_only_nodes_that_have_its_ranks_write_a_record() {
     let idle = serve_idle(&nodes.config);
     let (code, said, warned) = nodes.flight(&[&busy, &idle], &["--job", "nobody"]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(warned.contains("no node has a rank of job nobody"), "{warned}");
+    assert!(warned.contains("no node that answered has a rank of job nobody - "), "{warned}");
+    let silent = ["--job", "nobody", "--nodes", "http://localhost:1"];
+    let (code, said, warned) = nodes.flight(&[&busy, &idle], &silent);
+    assert_eq!(code, Some(1), "{said}");
+    let shown = "has a rank of job nobody, and 1 of 3 nodes did not answer - ";
+    assert!(warned.contains(shown) && warned.contains("http://localhost:1 cannot"), "{warned}");
     let (code, said, warned) = nodes.flight(&[&busy, &idle], &["--job", "train"]);
     assert_eq!(code, Some(0), "{warned}");
     assert!(

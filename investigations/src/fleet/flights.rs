@@ -1,17 +1,17 @@
 //! Flight records of several nodes, written at the same time and fetched.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{ChainsAndClock, ClockOffset, Limits, NodeAnswer, NodeFailure, all, ask};
+use super::{
+    ChainsAndClock, ClockOffset, FleetAnswer, Limits, NodeAnswer, NodeFailure, all, ask, distinct,
+    each,
+};
 use crate::http::{Address, Client};
-use crate::merge::{Input, Measured};
+use crate::merge::{self, Input, Measured};
 use crate::node::{AskError, Flight, download, record_flight, within};
 use crate::recording::{self, NodeIndex};
 use crate::unfinished_file::UnfinishedFile;
@@ -20,7 +20,7 @@ use crate::unfinished_file::UnfinishedFile;
 const PARALLEL: usize = 128;
 /// Time for a node to write its record: what its server takes at most, and a little more.
 const WRITING: Duration = Duration::from_secs(35);
-/// Time to fetch one record.
+/// Time to fetch one record; `in_all` of the limits is that for all.
 const FETCHING: Duration = Duration::from_secs(120);
 /// Between tries to fetch a record while the node sends another one.
 const RETRY: Duration = Duration::from_millis(500);
@@ -49,41 +49,22 @@ pub async fn flights(nodes: &[Client], limits: Limits, output: &Path) -> Fetched
     let mut written: Vec<(Address, Flight)> = Vec::new();
     let at_once = Limits { parallel: PARALLEL, ..limits };
     let take = |answer: &NodeAnswer, flight| written.push((answer.url.clone(), flight));
-    let answer = all(nodes, at_once, |node| with_flight(node, limits), take).await;
-    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
-    let mut tasks = JoinSet::new();
-    for (index, own) in answer.answers.into_iter().enumerate() {
-        let node = nodes.iter().find(|node| *node.address() == own.url).cloned();
-        let flight = written.iter().position(|(url, _)| *url == own.url);
-        let (Some(node), Some(flight)) = (node, flight) else { continue };
-        let (flight, permits) = (written.swap_remove(flight).1, Arc::clone(&permits));
-        let path = beside(output, index);
-        tasks.spawn(async move {
-            // The semaphore is never closed.
-            let _permit = permits.acquire_owned().await;
-            (index, own, fetch(&node, &flight, &path).await)
-        });
-    }
+    let FleetAnswer { answers, mut failures } =
+        all(nodes, at_once, |node| with_flight(node, limits), take).await;
+    let requests = answers.into_iter().filter_map(|NodeAnswer { url, clock, .. }| {
+        let node = nodes.iter().find(|node| *node.address() == url)?.clone();
+        let flight = written.iter().position(|(own, _)| *own == url)?;
+        let (flight, output) = (written.swap_remove(flight).1, output.to_owned());
+        Some((url, async move { Ok((clock, fetch(&node, &flight, &output).await?)) }))
+    });
     let mut fetched = Vec::new();
-    let mut failures = answer.failures;
-    while let Some(done) = tasks.join_next().await {
-        // As in `all`.
-        let (index, own, file) =
-            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        let NodeAnswer { url, clock, .. } = own;
-        match file {
-            Ok(file) => fetched.push((index, FetchedFlight { url, clock, file })),
-            Err(error) => failures.push(NodeFailure { url, error }),
-        }
-    }
+    each(requests, limits, |index, url, result| match result {
+        Ok((clock, file)) => fetched.push((index, FetchedFlight { url, clock, file })),
+        Err(error) => failures.push(NodeFailure { url, error }),
+    })
+    .await;
     fetched.sort_by_key(|(index, _)| *index);
     FetchedFlights { flights: fetched.into_iter().map(|(_, flight)| flight).collect(), failures }
-}
-
-fn beside(output: &Path, index: usize) -> PathBuf {
-    let mut name = output.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{index}"));
-    output.with_file_name(name)
 }
 
 async fn with_flight(node: Client, limits: Limits) -> Result<(ChainsAndClock, Flight), AskError> {
@@ -92,9 +73,10 @@ async fn with_flight(node: Client, limits: Limits) -> Result<(ChainsAndClock, Fl
 }
 
 /// Fetches a record, once the node has sent those that others fetch.
-async fn fetch(node: &Client, flight: &Flight, path: &Path) -> Result<UnfinishedFile, AskError> {
+async fn fetch(node: &Client, flight: &Flight, output: &Path) -> Result<UnfinishedFile, AskError> {
     let not_stored = |error: io::Error| AskError::NotStored(node.address().clone(), error);
-    let file = UnfinishedFile::create(path, false).map_err(not_stored)?;
+    // Only its hidden file is used, and no two have the same.
+    let file = UnfinishedFile::create(output, true).map_err(not_stored)?;
     let begin = Instant::now();
     loop {
         let mut out = std::fs::File::create(file.hidden()).map_err(not_stored)?;
@@ -127,11 +109,10 @@ impl FetchedFlights {
                     continue;
                 }
             };
-            let mut name = recording.node_name(NodeIndex(0)).to_owned();
-            let is_known = |own: &Input| own.measured.as_ref().is_some_and(|of| of.name == name);
-            if inputs.iter().any(is_known) {
-                name = format!("{name} ({})", flight.url);
-            }
+            let name = recording.node_name(NodeIndex(0)).to_owned();
+            let names = || inputs.iter().filter_map(|own| own.measured.as_ref());
+            let is_taken = |name: &str| names().any(|own| own.name == name);
+            let name = distinct(name, &flight.url, is_taken);
             let reference = *reference.get_or_insert(flight.clock);
             let ahead_ns = flight.clock.zip(reference);
             let ahead_ns = ahead_ns.map(|(own, first)| own.ahead_of_ns(&first));
@@ -142,14 +123,16 @@ impl FetchedFlights {
         inputs
     }
 
-    /// Moves the record at this path to the failures, if there is one.
-    pub fn reject(&mut self, path: &Path, why: &str) -> bool {
-        let Some(index) = self.flights.iter().position(|own| own.file.hidden() == path) else {
-            return false;
-        };
-        let flight = self.flights.remove(index);
-        self.fail(flight, why.to_owned());
-        true
+    /// Moves the records that cannot be merged to the failures; `output` is what they are to become. Takes as long as a merge.
+    pub fn leave_out_damaged(&mut self, output: &Path) {
+        for input in self.open() {
+            let Err(error) = merge::try_alone(&input, output) else { continue };
+            let own = self.flights.iter().position(|own| own.file.hidden() == input.path);
+            if let Some(own) = own {
+                let flight = self.flights.remove(own);
+                self.fail(flight, error.to_string());
+            }
+        }
     }
 
     fn fail(&mut self, flight: FetchedFlight, why: String) {
@@ -167,38 +150,59 @@ mod tests {
 
     fn fetched(output: &Path, port: u16, ahead_seconds: f64) -> FetchedFlight {
         let url = Address::parse(&format!("http://gpu:{port}"), [80, 443]).unwrap();
-        let file = UnfinishedFile::create(&beside(output, port.into()), false).unwrap();
+        let file = UnfinishedFile::create(output, true).unwrap();
         std::fs::copy(CASE, file.hidden()).unwrap();
         let clock = Some(ClockOffset { ahead_seconds, uncertainty_seconds: 0.1 });
         FetchedFlight { url, clock, file }
     }
 
+    fn change(flight: &FetchedFlight, sql: &str) {
+        rusqlite::Connection::open(flight.file.hidden()).unwrap().execute_batch(sql).unwrap();
+    }
+
     #[test]
-    fn a_damaged_record_is_left_out_and_clocks_are_relative_to_the_first_node() {
+    fn damaged_records_are_left_out_and_clocks_are_relative_to_the_first_node() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("job.db");
-        let [one, bad, two] =
-            [(1, -1.5), (2, 0.0), (3, 2.0)].map(|(port, ahead)| fetched(&output, port, ahead));
-        let database = rusqlite::Connection::open(bad.file.hidden()).unwrap();
-        database.execute("UPDATE looks SET accounts = x'00'", []).unwrap();
-        drop(database);
-        let mut all = FetchedFlights { flights: vec![one, bad, two], failures: Vec::new() };
+        let flights = [(1, 0.5), (2, -1.5), (3, 0.0), (4, 2.0)];
+        let flights = flights.map(|(port, ahead)| fetched(&output, port, ahead));
+        change(&flights[0], "UPDATE looks SET accounts = x'00'");
+        // No key: the event cannot be written twice.
+        let twice = "CREATE TABLE copy AS SELECT * FROM event; DROP TABLE event; CREATE TABLE event AS SELECT * FROM copy; \
+                     INSERT INTO event SELECT * FROM copy";
+        change(&flights[2], twice);
+        let mut all = FetchedFlights { flights: flights.into(), failures: Vec::new() };
         let merged = merge(&all.open(), &output, false, &mut |_| {});
-        let Err(MergeError::Read(error)) = merged else { panic!("{merged:?}") };
-        assert!(all.reject(error.path(), &error.to_string()), "{error}");
-        assert!(!all.reject(error.path(), "again"));
+        assert!(matches!(merged, Err(MergeError::Read(_))), "{merged:?}");
+        all.leave_out_damaged(&output);
         merge(&all.open(), &output, false, &mut |_| {}).unwrap();
-        let failed = all.failures[0].error.to_string();
-        assert!(
-            failed.starts_with("the flight record of http://gpu:2 cannot be read: "),
-            "{failed}"
-        );
+        let failed: Vec<_> = all.failures.iter().map(|own| own.error.to_string()).collect();
+        assert_eq!(failed.len(), 2, "{failed:?}");
+        for (failed, port) in failed.iter().zip([1, 3]) {
+            let begin = format!("the flight record of http://gpu:{port} cannot be read: ");
+            assert!(failed.starts_with(&begin), "{failed}");
+        }
 
         let merged = recording::open(&output).unwrap();
         let [first, second] = merged.nodes() else { panic!("{:?}", merged.nodes()) };
         assert_eq!((first.clock_ahead_ns, second.clock_ahead_ns), (Some(0), Some(3_500_000_000)));
-        assert_eq!(second.name, format!("{} (http://gpu:3)", first.name));
+        assert_eq!(second.name, format!("{} (http://gpu:4)", first.name));
         drop(all);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "records are removed");
+    }
+
+    #[test]
+    fn a_node_that_calls_itself_as_another_would_be_called_is_not_merged_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("job.db");
+        let flights = [3, 1, 2].map(|port| fetched(&output, port, 0.0));
+        for (flight, name) in flights.iter().zip(["gpu (http://gpu:2)", "gpu", "gpu"]) {
+            change(flight, &format!("UPDATE nodes SET name = '{name}'"));
+        }
+        let mut all = FetchedFlights { flights: flights.into(), failures: Vec::new() };
+        merge(&all.open(), &output, false, &mut |_| {}).unwrap();
+        let merged = recording::open(&output).unwrap();
+        let names: Vec<_> = merged.nodes().iter().map(|own| &*own.name).collect();
+        assert_eq!(names, ["gpu (http://gpu:2)", "gpu", "gpu (http://gpu:2) (http://gpu:2)"]);
     }
 }

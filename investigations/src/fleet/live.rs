@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{FleetAnswer, NodeAnswer, here};
+use super::{FleetAnswer, NodeAnswer, distinct, here};
 use crate::recording::{
     Node, NodeChain, NodeIndex, Process, Recording, RecordingError, Session, sort_worst_first,
 };
@@ -32,10 +32,8 @@ impl LiveChains {
     }
 
     fn add(&mut self, node: NodeIndex, answer: &NodeAnswer, clock_ahead_ns: Option<i64>) {
-        let mut name = answer.chains.node.clone();
-        if self.nodes.iter().any(|known| known.name == name) {
-            name = format!("{name} ({})", answer.url);
-        }
+        let is_taken = |name: &str| self.nodes.iter().any(|known| known.name == name);
+        let name = distinct(answer.chains.node.clone(), &answer.url, is_taken);
         self.nodes.push(Node { name, clock_ahead_ns });
         let now = answer.chains.now.unwrap_or_else(here);
         let first = answer.chains.chains.iter().map(|chain| chain.first_seen).fold(now, f64::min);

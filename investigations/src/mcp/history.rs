@@ -39,23 +39,32 @@ SELECT
     toFloat64(count()) AS chains, sum(if(isFinite(Lost), Lost, 0)) AS lost
 FROM newest"
 );
-/// A record that came twice is there until ClickHouse merges it.
+/// The first characters of columns.
+macro_rules! cut {
+    ($most:literal of $($column:ident as $name:ident),+) => {
+        concat!($("substringUTF8(toValidUTF8(", stringify!($column), "), 1, ", $most, ") AS ", stringify!($name), ", ",)+)
+    };
+}
+
+/// A record that came twice is there until ClickHouse merges it. What nodes sent is cut, so that [`MAX_ROWS`] rows are never too large
+/// an answer, even with six bytes of JSON for each of theirs; no cause has as much evidence as is left out.
 const CHAINS: &str = concat!(
     newest!(),
+    "SELECT ",
+    cut!(121 of Node as node, ChainId as id, State as state, Severity as severity, Cause as cause, Effect as effect, Victim as victim),
+    cut!(121 of Culprit as culprit, CulpritOwner as culprit_owner, SlurmJob as slurm_job, Namespace as namespace, Pod as pod, Owner as owner),
+    cut!(801 of Sentence as sentence, Fix as fix),
     "\
-SELECT
-    Node AS node, ChainId AS id, State AS state, Severity AS severity, Cause AS cause, Effect AS effect,
+    mapFilter((name, value) -> length(toString(Evidence)) <= 3000, Evidence) AS evidence,
     toUnixTimestamp64Milli(FirstSeen) / 1000 AS first_seen, toUnixTimestamp64Milli(Seen) / 1000 AS last_seen,
     toUnixTimestamp64Milli(now64(3)) / 1000 AS now, LostSeconds AS lost_seconds, Explained AS explained,
-    Victim AS victim, VictimPid AS victim_pid, Culprit AS culprit, CulpritPid AS culprit_pid, CulpritOwner AS culprit_owner,
-    Rank AS rank, SlurmJob AS slurm_job, Namespace AS namespace, Pod AS pod, Owner AS owner,
-    substringUTF8(Sentence, 1, 801) AS sentence, substringUTF8(Fix, 1, 801) AS fix, Evidence AS evidence
+    VictimPid AS victim_pid, CulpritPid AS culprit_pid, Rank AS rank
 FROM gpucause_chain_records
 WHERE (Node, ChainId, Revision) IN (
-    SELECT Node, ChainId, LastRevision FROM newest ORDER BY LastSeen DESC, Node, ChainId LIMIT 1000
+    SELECT Node, ChainId, LastRevision FROM newest ORDER BY LastSeen DESC, Node, ChainId LIMIT 100
 )
-ORDER BY last_seen DESC, node, id
-LIMIT 1 BY node, id"
+ORDER BY Seen DESC, Node, ChainId
+LIMIT 1 BY Node, ChainId"
 );
 const NOTE: &str = "The newest first, each as last seen. Ongoing: seen within three minutes; silent: neither seen since nor ended, because its node, the exporter or the way to this store is gone. Only nodes with --otlp.endpoint are here, and only causes that were found: no chain does not mean that a node was observed.";
 /// Seconds after which an ongoing chain, which is recorded every minute, is silent.
@@ -63,9 +72,14 @@ const SILENT: f64 = 180.0;
 /// Numbers of evidence listed.
 const MAX_EVIDENCE: usize = 40;
 
-/// JSON has no infinity and no NaN, which a node may have sent.
+/// JSON has no infinity and no NaN, which a node may have sent and a sum may become: they are null, or strings.
+fn finite(value: &Value) -> Option<f64> {
+    let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    number.filter(|number| number.is_finite())
+}
+
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Option::<f64>::deserialize(deserializer).map(Option::unwrap_or_default)
+    Value::deserialize(deserializer).map(|value| finite(&value).unwrap_or_default())
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,7 +109,7 @@ pub(super) struct Row {
     owner: String,
     sentence: String,
     fix: String,
-    evidence: BTreeMap<String, Option<f64>>,
+    evidence: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,7 +118,11 @@ struct Summary {
     records: f64,
     age: f64,
     chains: f64,
-    lost: f64,
+    lost: Value,
+}
+
+fn shown(value: &Value) -> Value {
+    finite(value).map_or(Value::Null, rounded)
 }
 
 impl Row {
@@ -154,9 +172,8 @@ impl Row {
         if page.detail {
             row.insert("fix".to_owned(), answer::text(&self.fix, 800).into());
             let evidence = self.evidence.iter().take(MAX_EVIDENCE);
-            let evidence: Map<String, Value> = evidence
-                .map(|(name, value)| (answer::text(name, 80), value.map_or(Value::Null, rounded)))
-                .collect();
+            let evidence: Map<String, Value> =
+                evidence.map(|(name, value)| (answer::text(name, 80), shown(value))).collect();
             row.insert("evidence".to_owned(), evidence.into());
         }
         row.into()
@@ -208,7 +225,7 @@ pub(super) async fn answer(
         "hours": asked.hours,
         "until": asked.until,
         "chains_in_all": summary.chains,
-        "lost_seconds_in_all": rounded(summary.lost),
+        "lost_seconds_in_all": shown(&summary.lost),
         "note": NOTE,
     }));
     if summary.chains > MAX_ROWS as f64 {

@@ -10,7 +10,7 @@ use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Outliers;
 use super::source::{failure, failures};
 use crate::http::GetError;
-use crate::prometheus::{Prometheus, QueryError, Sample};
+use crate::prometheus::{Prometheus, QueryError, Sample, string_literal};
 
 /// Deviations from which a rank is an outlier, as in the rules.
 const THRESHOLD: f64 = 5.0;
@@ -93,17 +93,18 @@ impl Measure {
     fn distances(&self, values: &[Option<f64>]) -> Vec<Option<Distance>> {
         let known: Vec<f64> = values.iter().copied().flatten().collect();
         let enough = known.len() >= QUORUM;
-        let middle = median(known.clone()).filter(|_| enough);
-        let distance = |value: f64| {
-            let median_value = middle?;
-            let mad = median(known.iter().map(|own| (own - median_value).abs()).collect())?;
-            let [share, absolute] = self.floor;
-            let unit = (NORMAL * mad).max(share * median_value.abs()).max(absolute);
-            let worse = if self.less { median_value - value } else { value - median_value };
-            let deviations = if unit > 0.0 { (worse / unit).max(0.0) } else { 0.0 };
-            Some(Distance { value, median: median_value, deviations })
+        let Some(middle) = median(known.clone()).filter(|_| enough) else {
+            return vec![None; values.len()];
         };
-        values.iter().map(|value| value.and_then(distance)).collect()
+        let mad = median(known.iter().map(|own| (own - middle).abs()).collect());
+        let [share, absolute] = self.floor;
+        let unit = (NORMAL * mad.unwrap_or_default()).max(share * middle.abs()).max(absolute);
+        let distance = |value: f64| {
+            let worse = if self.less { middle - value } else { value - middle };
+            let deviations = if unit > 0.0 { (worse / unit).max(0.0) } else { 0.0 };
+            Distance { value, median: middle, deviations }
+        };
+        values.iter().map(|value| value.map(distance)).collect()
     }
 }
 
@@ -132,19 +133,14 @@ fn of_job<'a>(ranks: &'a [Rank]) -> Vec<(f64, &'a Rank, [Option<Distance>; MEASU
     ranks.iter().enumerate().filter_map(outlier).collect()
 }
 
-/// As a string of PromQL, whose escapes are a superset of JSON's.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 /// The series of the ranks that are asked about.
 fn peers(asked: &Outliers) -> String {
-    let comm = asked.comm.as_ref().map(|comm| format!("comm={}", quoted(comm)));
+    let comm = asked.comm.as_ref().map(|comm| format!("comm={}", string_literal(comm)));
     let comm = comm.unwrap_or_default();
     match &asked.job {
         None => format!("{PEERS}{{{comm}}}"),
         Some(job) => {
-            let job = quoted(job);
+            let job = string_literal(job);
             format!("({PEERS}{{slurm_job={job},{comm}}} or {PEERS}{{namespace={job},{comm}}})")
         }
     }

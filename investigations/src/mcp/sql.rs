@@ -1,6 +1,7 @@
 //! SQL on the trace file or on the tables of live nodes.
 
 use serde_json::{Map, Value, json};
+use tokio::runtime::Builder;
 
 use super::ToolError;
 use super::answer::{self, list};
@@ -24,7 +25,11 @@ pub(super) async fn answer(source: &Source, asked: Sql) -> Result<Value, ToolErr
             let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, rows));
             (Map::new(), run.await.map_err(ToolError::new)?.map_err(ToolError)?)
         }
-        Source::Nodes(nodes) => of_nodes(nodes, &asked.sql, rows).await?,
+        Source::Nodes(nodes) => {
+            let nodes = nodes.clone();
+            let run = tokio::task::spawn_blocking(move || of_nodes(&nodes, &asked.sql, rows));
+            run.await.map_err(ToolError::new)??
+        }
     };
     let most = if page.detail { 2000 } else { 200 };
     let cell = |value: &Value| match value {
@@ -41,17 +46,18 @@ pub(super) async fn answer(source: &Source, asked: Sql) -> Result<Value, ToolErr
     list(head, "rows", &rows, page)
 }
 
-async fn of_nodes(
+/// Blocks while the rows of nodes, which may be many, are inserted.
+fn of_nodes(
     nodes: &[Client],
     sql: &str,
     rows: usize,
 ) -> Result<(Map<String, Value>, SqlAnswer), ToolError> {
-    let (tables, answers) = tables(sql, nodes, limits(nodes)).await.map_err(ToolError::new)?;
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(ToolError::new)?;
+    let tables = runtime.block_on(tables(sql, nodes, limits(nodes)));
+    let (tables, answers) = tables.map_err(ToolError::new)?;
     let (mut head, observed) = head_of_nodes(&answers)?;
     head.insert("source".into(), json!("live nodes, now"));
     head.insert("observation".into(), observed.observation);
-    let limits = Limits { time: QUERY_TIMEOUT, rows };
-    let run = tokio::task::spawn_blocking(move || tables.query(&limits));
-    let found = run.await.map_err(ToolError::new)?.map_err(ToolError::new)?;
+    let found = tables.query(&Limits { time: QUERY_TIMEOUT, rows }).map_err(ToolError::new)?;
     Ok((head, as_json(found).map_err(ToolError::new)?))
 }

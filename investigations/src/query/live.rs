@@ -132,12 +132,10 @@ impl Tables {
         Ok(Self { connection, names: HashSet::new(), sql: sql.to_owned() })
     }
 
-    /// A name that occurs again gets the address appended.
     fn add(&mut self, answer: &NodeAnswer, page: &str) -> Result<(), QueryError> {
-        let mut name = answer.chains.node.clone();
-        while !self.names.insert(name.clone()) {
-            name = format!("{name} ({})", answer.url);
-        }
+        let is_taken = |name: &str| self.names.contains(name);
+        let name = fleet::distinct(answer.chains.node.clone(), &answer.url, is_taken);
+        self.names.insert(name.clone());
         self.insert(&name, answer, page).map_err(failed)
     }
 

@@ -62,12 +62,32 @@ fn chains_are_the_newest_first_with_source_age_and_what_became_of_them() {
     assert_eq!(paths.len(), 2);
     for path in &paths {
         assert!(
-            path.starts_with("/?readonly=2&max_execution_time=8&max_result_rows=1000&"),
+            path.starts_with("/?readonly=2&max_execution_time=8&max_result_rows=100&"),
             "{path}"
         );
     }
     let (_, text, _) = ask(three, &json!({"detail": true}));
     assert!(text.contains(r#""evidence":{"lie":null,"p99_seconds":0.0041}"#), "{text}");
+}
+
+#[test]
+fn numbers_that_json_does_not_have_hide_no_chain() {
+    let strange = |path: &str| {
+        if path.contains("records%2C") {
+            return answered(&[json!({"records": 2, "age": 61.5, "chains": 2, "lost": null})]);
+        }
+        let mut row = chain("gpu-1", "changed", 1990.0);
+        row["lost_seconds"] = "inf".into();
+        row["evidence"] = json!({"calls": "9", "lie": "nan", "other": {"no": "number"}});
+        answered(&[row])
+    };
+    let (is_error, text, _) = ask(strange, &json!({"detail": true}));
+    assert!(!is_error, "{text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["lost_seconds_in_all"], Value::Null);
+    let chain = &answer["chains"][0];
+    assert_eq!((&answer["chains_in_all"], &chain["lost_seconds"]), (&json!(2.0), &json!(0.0)));
+    assert_eq!(chain["evidence"], json!({"calls": 9.0, "lie": null, "other": null}));
 }
 
 #[test]
@@ -114,7 +134,7 @@ fn a_clickhouse_that_lies_gets_no_further_than_a_short_answer() {
     let (is_error, text, _) = ask(many, &json!({"limit": 200, "detail": true}));
     assert!(!is_error && text.len() <= 33 << 10, "{}: {text:.200}", text.len());
     assert!(
-        !text.contains(HOSTILE) && text.contains("only the newest 1000 are here"),
+        !text.contains(HOSTILE) && text.contains("only the newest 100 are here"),
         "{text:.900}"
     );
     for (answering, said) in [

@@ -1,7 +1,7 @@
 //! Over HTTP: who is let in, and who is not.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpucause_investigations::http::{Address, Client, Token};
 use gpucause_investigations::mcp::http::{Access, PATH, serve};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::fake_node::{Nature, start};
 use crate::recording::Quiet;
-use crate::{answer, arguments, assert_all_is_reported, call, client, of_memory, run};
+use crate::{answer, answers, arguments, assert_all_is_reported, call, client, of_memory, run};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -60,6 +60,33 @@ gpucause_offcpu_duration_seconds_bucket{pid=\"7\",comm=\"t\",role=\"dispatcher\"
 gpucause_offcpu_duration_seconds_sum{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"futex\"} 0.5\n\
 gpucause_offcpu_duration_seconds_count{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"futex\"} 5\n";
 
+fn client_of(port: u16) -> Client {
+    let url = format!("http://127.0.0.1:{port}");
+    Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
+}
+
+#[test]
+fn other_requests_are_answered_while_the_rows_of_a_node_are_inserted() {
+    run(async {
+        let nature = Nature { page: PAGE.repeat(1000), ..Nature::default() };
+        let source = Source::Nodes(vec![client_of(start("gpu-a", nature).await)]);
+        let host = Arc::new(Quiet { allow_demo: false });
+        let assistant = Assistant::new(source, host, Stores::default());
+        let lines = [call(1, "run_sql", &json!({"sql": "SELECT count(*) FROM samples"}))];
+        let begin = Instant::now();
+        let asked = tokio::spawn(async move { answers(assistant, &lines, 1).await });
+        let mut longest = Duration::ZERO;
+        while !asked.is_finished() {
+            let turn = Instant::now();
+            tokio::task::yield_now().await;
+            longest = longest.max(turn.elapsed());
+        }
+        let answer = asked.await.unwrap().remove(0).to_string();
+        assert!(answer.contains("20000"), "{answer}");
+        assert!(longest < begin.elapsed() / 2, "{longest:?} of {:?}", begin.elapsed());
+    });
+}
+
 #[test]
 fn live_nodes_are_reported_with_those_that_do_not_answer() {
     let reported = run(async {
@@ -68,11 +95,7 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
         let nature = Nature { page: PAGE.into(), observation, ..Nature::default() };
         let a = start("gpu-a", nature).await;
         let b = start("gpu-b", Nature { refuses: true, ..Nature::default() }).await;
-        let node = |port: u16| {
-            let url = format!("http://127.0.0.1:{port}");
-            Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
-        };
-        let source = Source::Nodes(vec![node(a), node(b)]);
+        let source = Source::Nodes(vec![client_of(a), client_of(b)]);
         let port = listening(Assistant::new(
             source,
             Arc::new(Quiet { allow_demo: false }),

@@ -122,4 +122,8 @@ fn a_prometheus_that_lies_gets_no_further_than_a_short_answer() {
         let (is_error, text, _) = find(answering, json!({}));
         assert!(is_error && text.contains(said), "{said}: {text:.200}");
     }
+    let long =
+        |_: &str| ("422 Unprocessable Entity", json!({"error": "é".repeat(2000)}).to_string());
+    let (is_error, text, _) = find(long, json!({}));
+    assert!(is_error && text.matches('é').count() == 300, "{text}");
 }

@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use gpucause_engine::utc::utc;
 
 use crate::recording::{NodeIndex, Recording};
+use crate::trace::fnv1a;
 
 /// The name of a partition whose value is empty.
 const EMPTY: &str = "__HIVE_DEFAULT_PARTITION__";
 /// What Hive and Spark escape beside control characters.
 const ESCAPED: &str = "\"#%'*/:=?\\\u{7f}{}[]^";
+/// Bytes of a value: of 255 that most file systems allow a name, `node=` takes some, and the hash of a longer value.
+const MAX_VALUE: usize = 200;
 
 /// What happened on one node on one day, by UTC and the clock of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +49,11 @@ fn escaped(value: &str) -> String {
     }
     let mut escaped = String::new();
     for character in value.chars() {
+        if escaped.len() >= MAX_VALUE {
+            // Still longer than any value that is not cut, so that they differ.
+            let _ = write!(escaped, "-{:016x}", fnv1a(value.as_bytes()));
+            break;
+        }
         if character.is_ascii_control() || ESCAPED.contains(character) {
             // A `String` can always be written to.
             let _ = write!(escaped, "%{:02X}", u32::from(character));
@@ -67,6 +75,19 @@ mod tests {
         assert_eq!(escaped("../a/b=c%\n"), "..%2Fa%2Fb%3Dc%25%0A");
         assert_eq!(escaped("\0*?[x]{}\\ü"), "%00%2A%3F%5Bx%5D%7B%7D%5Cü");
         assert_eq!(escaped(""), EMPTY);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_stays_another_than_those_that_begin_alike() {
+        let whole = "x".repeat(MAX_VALUE);
+        assert_eq!(escaped(&whole), whole);
+        for unit in ["x", "/", "ü", "\u{1f980}"] {
+            let [one, other] = ["1", "2"].map(|end| escaped(&(unit.repeat(300) + end)));
+            for name in [&one, &other] {
+                assert!(name.len() > MAX_VALUE && "node=".len() + name.len() <= 255, "{name}");
+            }
+            assert_ne!(one, other);
+        }
     }
 
     #[test]
