@@ -149,7 +149,7 @@ impl ChainStore {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
         let severity = context.settings.severities.of(detection.taken_share);
-        let is_small = severity < Severity::High || context.is_cut_short(detection.effect);
+        let is_small = severity < Severity::High || context.is_cut_short(detection);
         let seen = self.pending.insert(key, tick);
         if is_small && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
@@ -169,7 +169,7 @@ impl ChainStore {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
         let severity = context.settings.severities.of(detection.taken_share);
-        let is_cut_short = context.is_cut_short(detection.effect);
+        let is_cut_short = context.is_cut_short(&detection);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));

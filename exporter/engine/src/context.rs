@@ -6,12 +6,16 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, ProcId, Tid};
 
-use crate::chain::{Effect, Feeder};
+use crate::chain::Feeder;
 use crate::delta::Delta;
+use crate::detection::Detection;
 use crate::divide::Span;
 use crate::effect::{Measured, Phases};
 use crate::peers::Peers;
 use crate::settings::Settings;
+
+/// Part of a window that a process which ended in it must have lived for its shares to say as much.
+const LAST_LIFE: f64 = 0.25;
 
 #[derive(Debug)]
 pub(crate) struct Process<'a> {
@@ -42,14 +46,23 @@ pub(crate) struct Context<'a> {
     pub(crate) host: Option<&'a str>,
     /// Whether the last snapshot came early, as at the end of a recording.
     pub(crate) came_early: bool,
+    /// Time since the previous snapshot.
+    pub(crate) window: Nanos,
     /// What a Prometheus says of the jobs that have ranks on other hosts.
     pub(crate) peers: Option<&'a Peers>,
 }
 
 impl<'a> Context<'a> {
-    /// Whether the window is so short that shares in this effect say less than those of the window before. Hangs and kills need none.
-    pub(crate) const fn is_cut_short(&self, effect: Effect) -> bool {
-        self.came_early && !effect.is_urgent()
+    /// Whether the window, or what the process lived of it, is so short that its shares say less than those of the window before.
+    /// Hangs and kills need none.
+    pub(crate) fn is_cut_short(&self, detection: &Detection) -> bool {
+        let is_rest = |process: &Process<'_>| {
+            let (lived, window) = (process.short.wall, self.window);
+            process.now.ended.is_some() && lived < window.share(LAST_LIFE)
+        };
+        let is_short =
+            self.came_early || self.processes.get(detection.process).is_some_and(is_rest);
+        is_short && !detection.effect.is_urgent()
     }
 
     pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Process<'a>> {

@@ -280,7 +280,8 @@ fn context_of<'a>(
     }
     let came_early = came_early(baselines, now.taken_at);
     let throttled = &input.throttled_gpus;
-    Context { settings, processes, workers, throttled, host: None, came_early, peers: None }
+    let window = now.taken_at.less(last);
+    Context { settings, processes, workers, throttled, host: None, came_early, window, peers: None }
 }
 
 /// Whether a snapshot comes early after the last of others, by the median time between these.

@@ -77,6 +77,25 @@ fn a_window_that_was_cut_short_adds_to_sums_and_leaves_severity_and_numbers() {
 }
 
 #[test]
+fn the_rest_of_a_process_that_ends_adds_to_sums_and_leaves_severity_and_numbers() {
+    let mut host = trained();
+    host.run(3, |train| reads_for(train, 600 * MS));
+    let before = host.only(Cause::BlockIo).clone();
+    let end = host.now + 89 * MS;
+    host.run(1, |train| {
+        train.on(100).launches(20, 5 * US).waits(Reason::Io, KERNEL, 80 * MS, 0);
+        train.fill(89 * MS);
+        train.ends(end);
+    });
+    let after = host.only(Cause::BlockIo);
+    assert_eq!((after.severity, after.last_severity()), (Severity::High, Severity::High));
+    assert_eq!(after.course.measured_at, Some(before.last_seen));
+    assert_eq!(after.evidence.get("window_seconds"), Some(window_seconds()));
+    let taken = after.attributed_seconds() - before.attributed_seconds();
+    assert!((taken - 0.08).abs() < 0.001, "{taken}");
+}
+
+#[test]
 fn the_time_taken_is_known_by_period() {
     let mut host = trained();
     host.run(5, |train| reads_for(train, 300 * MS));
