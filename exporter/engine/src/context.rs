@@ -27,8 +27,6 @@ pub(crate) struct Process<'a> {
     /// Live bytes of device memory over the last `leak_seconds`; empty when observed for less.
     pub(crate) live_memory: Vec<u64>,
     pub(crate) warmed_up: bool,
-    /// Ticks since it has warmed up.
-    pub(crate) warm_ticks: u32,
     /// How long the CPU limit of its cgroup throttled it since the previous snapshot.
     pub(crate) throttled: Nanos,
     pub(crate) effects: Vec<Measured>,

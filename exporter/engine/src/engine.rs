@@ -258,7 +258,6 @@ fn context_of<'a>(
             short: delta(baselines.last()),
             long: delta(baselines.iter().find(knows).or(baselines.last())),
             warmed_up: history.is_some_and(History::warmed_up),
-            warm_ticks: history.map_or(0, History::warm_ticks),
             throttled: baselines
                 .last()
                 .map_or(Nanos(0), |last| last.throttled(&input.throttled_cgroups, snapshot.id)),

@@ -48,7 +48,6 @@ pub(crate) struct History {
     /// Consecutive windows with launches and without loading.
     quiet: u32,
     warmed_up: bool,
-    warm_ticks: u32,
     last_live: u64,
     paces: VecDeque<Pace>,
     /// Time and live bytes.
@@ -90,11 +89,6 @@ impl History {
 
     pub(crate) fn warmed_up(&self) -> bool {
         self.warmed_up
-    }
-
-    /// Ticks since it has warmed up.
-    pub(crate) fn warm_ticks(&self) -> u32 {
-        self.warm_ticks
     }
 
     /// Records a window. Windows with a chain or with loading do not count as usual.
@@ -146,7 +140,6 @@ impl History {
             (true, true) => self.quiet.saturating_add(1),
             (true, false) => self.quiet,
         };
-        self.warm_ticks = self.warm_ticks.saturating_add(u32::from(self.warmed_up));
         let late = now.less(since).as_secs_f64() >= settings.warm_up_seconds;
         if !self.warmed_up && (late || self.quiet >= MIN_QUIET) {
             self.warmed_up = true;

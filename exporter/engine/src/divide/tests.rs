@@ -46,7 +46,6 @@ fn divide_all_effects(found: &mut [Detection]) {
         long: Delta::default(),
         live_memory: Vec::new(),
         warmed_up: true,
-        warm_ticks: 1,
         throttled: Nanos(0),
         effects: Vec::new(),
     };

@@ -5,7 +5,7 @@ use gpucause_engine::chain::{Cause, Chain, Course, Effect, Severity};
 use proptest::collection::vec as some;
 use proptest::prelude::*;
 
-use crate::host::{Host, WINDOW};
+use crate::host::{Host, WINDOW, lost};
 use crate::process::{KERNEL, MS, Process, US};
 use crate::scenarios::{HOG, steady, trained};
 
@@ -93,6 +93,18 @@ fn the_rest_of_a_process_that_ends_adds_to_sums_and_leaves_severity_and_numbers(
     assert_eq!(after.evidence.get("window_seconds"), Some(window_seconds()));
     let taken = after.attributed_seconds() - before.attributed_seconds();
     assert!((taken - 0.08).abs() < 0.001, "{taken}");
+}
+
+#[test]
+fn a_young_process_has_lost_all_that_its_first_sentence_says() {
+    let mut host = Host::training();
+    for windows in 1.. {
+        host.run(1, |train| reads_for(train, 600 * MS));
+        let Some(chain) = host.chains().into_iter().next() else { continue };
+        assert!((2..=5).contains(&windows), "after {windows}");
+        lost(chain, windows * 600 * MS);
+        return;
+    }
 }
 
 #[test]
