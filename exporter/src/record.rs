@@ -22,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::chains::EVALUATE_EVERY;
 use crate::cli::RecordArgs;
-use crate::cli::pid::require_process;
+use crate::cli::pid::{is_running, require_process};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
@@ -46,7 +46,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(10);
 /// After this time a process that made no call is reported: it may be the wrong one.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Records until a signal, or the end of `--duration`.
+/// Records until a signal, the end of `--duration`, or that of all processes of `--pid`.
 ///
 /// # Errors
 /// When this kernel cannot record, or the file cannot be written.
@@ -86,14 +86,18 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock, &args.pids);
     let mut line = StatusLine::new(args.size_limit.0, args.duration);
     let begin = Instant::now();
-    let followed = runtime.block_on(follow(&mut session, &mut stop, args.duration, &mut line));
+    let followed = runtime.block_on(follow(&mut session, &mut stop, args, &mut line));
     let seconds = begin.elapsed().as_secs_f64();
     line.completing();
     // The file is completed whatever went wrong.
     let summary = session.finish();
     drop(line);
-    followed?;
+    let ended = followed? == End::Processes;
     let summary = summary?;
+    if ended {
+        writeln!(io::stderr(), "{db}: every process of --pid has ended")
+            .context("cannot print the state")?;
+    }
     let is_empty = summary.finished.events + summary.finished.pruned_events == 0;
     let is_silent = is_empty
         && !args.pids.is_empty()
@@ -102,7 +106,8 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         // The file would read as if nothing was wrong.
         fs::remove_file(&args.db).with_context(|| format!("cannot remove {db}"))?;
     }
-    let was_interrupted = args.duration.is_none_or(|duration| seconds < duration.as_secs_f64());
+    let was_interrupted =
+        !ended && args.duration.is_none_or(|duration| seconds < duration.as_secs_f64());
     let at_once = was_interrupted && seconds < EVALUATE_EVERY.as_secs_f64();
     if let Some(why) =
         nothing_recorded(summary.snapshots, (is_empty, is_silent), (seconds, at_once))
@@ -180,20 +185,29 @@ fn details(args: &RecordArgs) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Why a recording ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// By a signal or `--duration`.
+    Asked,
+    /// The processes of `--pid` have ended.
+    Processes,
+}
+
 async fn follow(
     session: &mut Session,
     stop: &mut (impl Future<Output = ()> + Unpin),
-    duration: Option<Duration>,
+    args: &RecordArgs,
     line: &mut StatusLine,
-) -> anyhow::Result<()> {
-    let end = duration.and_then(|duration| Instant::now().checked_add(duration));
+) -> anyhow::Result<End> {
+    let end = args.duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut warn = Instant::now().checked_add(SILENT_AFTER);
     let mut ticks = tokio::time::interval(DRAIN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut evaluate, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
     loop {
         tokio::select! {
-            () = &mut *stop => return Ok(()),
+            () = &mut *stop => return Ok(End::Asked),
             _ = ticks.tick() => {}
         }
         let now = Instant::now();
@@ -221,7 +235,10 @@ async fn follow(
             reap = now + REAP_EVERY;
         }
         if end.is_some_and(|end| now >= end) {
-            return Ok(());
+            return Ok(End::Asked);
+        }
+        if !args.pids.is_empty() && !args.pids.iter().any(|pid| is_running(*pid)) {
+            return Ok(End::Processes);
         }
     }
 }

@@ -162,8 +162,8 @@ fn details(out: &mut dyn Write, chain: &Chain, path: Details) -> fmt::Result {
 
 /// Who caused it, with PID and unit or pod.
 pub(crate) fn culprit(chain: &Chain) -> String {
-    match &chain.culprit {
-        Some(own) => format!("{} ({})", own.comm, own.describe(&chain.victim)),
+    match chain.culprit.as_ref().zip(chain.place_of_culprit()) {
+        Some((own, place)) => format!("{} ({place})", own.comm),
         None if chain.cause.is_of_the_program() => "the program itself".to_owned(),
         None => "not known, or none".to_owned(),
     }

@@ -399,6 +399,15 @@ impl Chain {
         }
     }
 
+    /// What the culprit is to the victim, and whether others of its name took time as well; `None` without a culprit.
+    pub fn place_of_culprit(&self) -> Option<String> {
+        let own = self.culprit.as_ref()?;
+        let has_several = |loss: &Loss| loss.comm == own.comm && loss.pid.is_none();
+        let is_one_of_several = own.pid != self.victim.pid && self.losses.iter().any(has_several);
+        let more = if is_one_of_several { "; one of several of this name" } else { "" };
+        Some(format!("{}{more}", own.describe(&self.victim)))
+    }
+
     /// Evidence key of the length of the last window.
     pub const WINDOW: &str = "window_seconds";
 

@@ -97,9 +97,20 @@ impl WorkerTime {
         self.feeders.retain(|(comm, _)| self.others.iter().any(|own| own.comm == *comm));
     }
 
-    /// The other process that had most of the CPU time that workers waited for, and for how long.
-    pub(crate) fn top_competitor(&self) -> Option<&Loss> {
-        self.others.first()
+    /// The job itself and the other process that had most of the CPU time that workers waited for, and for how long; the first had
+    /// most.
+    pub(crate) fn top_competitors(&self) -> Vec<(String, f64)> {
+        let name = |own: &Loss| match own.pid {
+            Some(pid) => format!("{} ({pid})", own.comm),
+            None => own.comm.clone(),
+        };
+        let other = self.others.first().map(|own| (name(own), own.seconds));
+        let mut all: Vec<_> = other.into_iter().collect();
+        if self.job > 0.0 {
+            let first = all.first().is_some_and(|(_, seconds)| *seconds < self.job);
+            all.insert(if first { 0 } else { all.len() }, ("the job's own tasks".into(), self.job));
+        }
+        all
     }
 
     /// What to do about the largest part, and about the second if it is about as large, with the times that it is decided by.

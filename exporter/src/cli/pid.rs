@@ -26,6 +26,13 @@ pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a process has this PID and has not ended. One that its parent has yet to reap has.
+pub(crate) fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may have any text.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +48,17 @@ mod tests {
         let missing = require_process(u32::MAX).unwrap_err().to_string();
         assert!(missing.contains("no process has PID"), "{missing}");
         require_process(std::process::id()).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_running_even_before_it_is_reaped() {
+        assert!(is_running(std::process::id()) && !is_running(u32::MAX));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let begin = std::time::Instant::now();
+        while is_running(child.id()) {
+            assert!(begin.elapsed().as_secs() < 10);
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 }

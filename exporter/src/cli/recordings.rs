@@ -27,7 +27,7 @@ pub struct RecordArgs {
     /// End after this time, such as 120s, rather than on Ctrl-C
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
-    /// Record single events of this process only; may be repeated. Accounts are of all processes, as a culprit may be any
+    /// Record single events of this process only, and until it ends; may be repeated. Accounts are of all processes, as a culprit may be any
     #[arg(long = "pid", value_name = "PID", value_parser = super::pid::parse)]
     pub pids: Vec<u32>,
     /// Name of this node in the file [default: that of the host]

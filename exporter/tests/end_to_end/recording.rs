@@ -168,6 +168,23 @@ fn a_recording_begins_once_the_libraries_in_use_have_probes() {
 }
 
 #[test]
+fn a_recording_of_one_process_ends_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
+    let mut workload = Workload::start(&["calls", "--calls=1000"]);
+    let mut recorder = record(&db, &log, &["--calls-from=0", "--pid", &workload.pid()]);
+    let truth = workload.work();
+    workload.end();
+    let status = until("its end", || recorder.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    let said = fs::read_to_string(log).unwrap();
+    assert!(said.contains("trace.db: every process of --pid has ended\n"), "{said}");
+    let trace = recording::open(&db).unwrap();
+    let (count, _) = calls(&*trace, trace.processes()[0].pid)["cudaLaunchKernel"];
+    assert_eq!(Some(count), truth["calls"]["cudaLaunchKernel"].as_u64());
+}
+
+#[test]
 fn an_interrupt_before_probes_are_attached_says_so_and_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("trace.db");

@@ -163,8 +163,7 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
         line(&victim.comm),
         line(&victim.place.describe(victim.pid))
     )?;
-    if let Some(own) = &chain.culprit {
-        let place = own.describe(victim);
+    if let Some((own, place)) = chain.culprit.as_ref().zip(chain.place_of_culprit()) {
         writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&place))?;
     } else if cause.is_of_the_program() {
         writeln!(out, "    culprit: the program itself")?;

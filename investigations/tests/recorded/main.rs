@@ -53,10 +53,19 @@ struct Process {
     started: u64,
     calls: (u64, u64),
     waited: u64,
+    /// Seconds after the run began.
+    ended: Option<u64>,
 }
 
-const TRAINER: Process =
-    Process { id: 1, pid: 42, comm: "trainer", started: 7, calls: (10, 1_000), waited: SECOND };
+const TRAINER: Process = Process {
+    id: 1,
+    pid: 42,
+    comm: "trainer",
+    started: 7,
+    calls: (10, 1_000),
+    waited: SECOND,
+    ended: None,
+};
 
 impl Process {
     fn snapshot(&self) -> ProcessSnapshot {
@@ -65,6 +74,7 @@ impl Process {
         let mut own = ProcessSnapshot::new(ProcId(self.id), Tgid(self.pid), Comm(name));
         own.started_boottime = Nanos(self.started);
         own.first_seen = Nanos(SECOND);
+        own.ended = self.ended.map(|seconds| Nanos(seconds * SECOND));
         let (count, each) = self.calls;
         own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))];
         own.offcpu = vec![(Role::Dispatcher, Reason::Futex, durations(1, self.waited))];
@@ -252,6 +262,18 @@ fn more_events_than_counted_calls_are_explained_below_their_table() {
         text.contains("counts are of its last snapshot")
     };
     assert!(explained(1) && !explained(2));
+}
+
+#[test]
+fn the_waits_of_a_process_that_ended_are_shares_of_its_time_until_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Process { id: 2, pid: 50, started: 8, ended: Some(5), ..TRAINER };
+    let path = record(&folder.path().join("1.db"), 0, "", &[TRAINER, ended], &[]);
+    let report = report(&path, &[]);
+    let waits = report.nodes[0].recorded.as_ref().unwrap().waits.iter();
+    let mut shares: Vec<_> = waits.map(|own| (own.pid, own.share_of_recorded)).collect();
+    shares.sort_by_key(|own| own.0);
+    assert_eq!(shares, [(42, 0.1), (50, 0.2)]);
 }
 
 #[test]

@@ -23,6 +23,8 @@ const MIN_BUSY: f64 = 0.8;
 /// not count.
 #[derive(Debug, Default)]
 struct Workers {
+    /// Child processes that are observed.
+    children: u64,
     /// Those that ever did.
     count: u64,
     /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
@@ -50,6 +52,7 @@ impl Workers {
         let mut most = Nanos(0);
         for worker in context.workers_of(process.now.id) {
             let Some(thread) = worker.short.worker() else { continue };
+            all.children += 1;
             all.count += u64::from(worker.now.measures.ended_waits.0 > 0);
             if worker.long.measures().ended_waits.0 == 0 {
                 continue;
@@ -185,6 +188,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     }
     let evidence = share.evidence().and(
         &Evidence::default()
+            .with("child_processes", workers.children as f64)
             .with("workers", workers.count as f64)
             .with("workers_waited_for", workers.waited_for as f64)
             .with("workers_busy_share", workers.busy_share())
@@ -198,7 +202,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     // The job may have workers that it never waited for: no number of them is a total.
     let sentence = "Waiting for data took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} \
-                    {workers_waited_for|worker/workers} ({workers|count} so far), busy {workers_busy_share|percent} of the time: \
+                    {workers_waited_for|worker/workers} ({workers|count} so far, of {child_processes|count} child processes), busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];
@@ -208,10 +212,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let mut path: Vec<_> = busy_with
         .map(|&(time, what)| Step::new(what, &from, "kept the workers busy", time))
         .collect();
-    if let Some(top) = workers.time.top_competitor() {
-        let name = top.pid.map_or_else(|| top.comm.clone(), |pid| format!("{} ({pid})", top.comm));
+    for (name, seconds) in workers.time.top_competitors() {
         let step = Step::new(name, &from, "had the CPU of the workers", Nanos(0));
-        path.push(Step { seconds: top.seconds, ..step });
+        path.push(Step { seconds, ..step });
     }
     path.push(Step::new(from, &victim, share.mechanism("had no data ready"), share.time));
     let blocked = share.mechanism("blocked");

@@ -30,6 +30,8 @@ struct Image {
     first_seen: Nanos,
     /// When it was first seen, by the clock of the recording.
     since_ns: i64,
+    /// When it ended, by the same clock.
+    ended_ns: Option<i64>,
     /// Of its dispatcher threads, until the last snapshot.
     time: TimeAccount,
 }
@@ -166,13 +168,17 @@ impl Processes {
         }
         for process in &input.snapshot.processes {
             let Some(&index) = processes.get(&process.id) else { continue };
-            let ProcessSnapshot { id, tgid, started_boottime, first_seen, .. } = *process;
+            let ProcessSnapshot { id, tgid, started_boottime, first_seen, ended, .. } = *process;
             let time = process.dispatcher_time;
-            let age = input.snapshot.taken_at.less(first_seen).as_secs_f64();
-            let since_ns = nanos(input.unix_seconds - age);
-            let identity = (*node, tgid, started_boottime);
-            let image = Image { identity, session: *session, id, first_seen, since_ns, time };
-            self.images.entry(index).or_insert(image).time = time;
+            let unix_ns = |at| {
+                let ago = input.snapshot.taken_at.less(at).as_secs_f64();
+                nanos(input.unix_seconds - ago)
+            };
+            let (since_ns, ended_ns) = (unix_ns(first_seen), ended.map(unix_ns));
+            let (session, identity) = (*session, (*node, tgid, started_boottime));
+            let image = Image { identity, session, id, first_seen, since_ns, ended_ns, time };
+            let known = self.images.entry(index).or_insert(image);
+            (known.time, known.ended_ns) = (time, ended_ns);
         }
     }
 
@@ -254,9 +260,10 @@ impl Processes {
         let mut runs: BTreeMap<usize, Span> = BTreeMap::new();
         for (_, image) in self.images(process) {
             let Some(&(from, until)) = self.sessions.get(image.session) else { continue };
+            let until = image.ended_ns.map_or(until, |ended| until.min(ended));
             let run = runs.entry(image.session).or_insert((from, until));
             // A flight recorder writes all that the exporter counted of the process.
-            run.0 = run.0.min(image.since_ns);
+            *run = (run.0.min(image.since_ns), run.1.max(until));
         }
         if runs.is_empty() {
             let node = node_of(recording, process);
