@@ -15,7 +15,6 @@ const MAX_NAMED: usize = 3;
 /// Why nothing is observed while SIGUSR1 keeps the probes detached.
 const BY_SIGNAL: &str = "SIGUSR1 detached all probes; a second SIGUSR1 or SIGHUP attaches them";
 const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
-const STARTING: &str = "searching for the CUDA libraries in use";
 const ALL_BROKEN: &str = "every probe is broken; the log says why";
 const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no call is counted; gpucause_map_full_total has the refusals";
 const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
@@ -48,7 +47,7 @@ impl Observing {
     /// For a daemon whose probes were just loaded.
     pub(crate) fn new() -> Self {
         let clock = WallClock::now();
-        let state = Period::disabled(clock.unix_seconds(monotonic_now()), STARTING).into();
+        let state = Period::disabled(clock.unix_seconds(monotonic_now()), Period::STARTING).into();
         Self(Mutex::new(Log { clock, switch: Switch::Configuration, state }))
     }
 
@@ -65,7 +64,7 @@ impl Observing {
         let switch = log.switch;
         let period = evaluate(status, switch, now);
         // Observation begins with the first state that is not the search for libraries.
-        match log.state.earlier.is_empty() && log.state.current.reason == STARTING {
+        match log.state.earlier.is_empty() && log.state.current.reason == Period::STARTING {
             true => log.state = period.into(),
             false => log.state.continue_with(period),
         }
@@ -87,7 +86,7 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
         return Period::disabled(since, reason);
     }
     if !status.is_ready() {
-        return Period::disabled(since, STARTING);
+        return Period::disabled(since, Period::STARTING);
     }
     if let Some(reason) = why_broken(status) {
         return Period::disabled(since, reason);
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(evaluated(|status| status.timed_share = 0.25), sampled);
         let disabled = |reason: &str| (State::Disabled, Some(0.0), reason.to_owned());
         assert_eq!(evaluated(|status| status.enabled = false), disabled(BY_SIGNAL));
-        assert_eq!(evaluated(|status| status.discovery.scans = 0), disabled(STARTING));
+        assert_eq!(evaluated(|status| status.discovery.scans = 0), disabled(Period::STARTING));
         let broken = || Verdict::Broken("no BTF".into());
         let no_probe = evaluated(|status| {
             status.programs[0].verdict = broken();
@@ -238,7 +237,7 @@ mod tests {
         let observing = Observing::new();
         let mut starting = status();
         starting.discovery.scans = 0;
-        assert_eq!(observing.update(&starting).current.reason, STARTING);
+        assert_eq!(observing.update(&starting).current.reason, Period::STARTING);
         let begun = observing.update(&status());
         assert_eq!((begun.current.state, begun.earlier.len()), (State::Attached, 0));
         let since = observing.update(&status()).current.since;

@@ -175,7 +175,11 @@ fn with_gaps(runs: Vec<Period>, (from, until): (f64, f64)) -> Vec<Period> {
 /// A state in words, such as `disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)`.
 pub fn sentence(period: &Period) -> String {
     let until = period.until.map(|until| format!(" until {}", utc(until, true)));
-    let (state, since) = (period.state, utc(period.since, true));
+    let since = utc(period.since, true);
+    let state = match &*period.reason {
+        Period::STARTING => "starting",
+        _ => period.state.label(),
+    };
     format!("{state} since {since}{} UTC: {}", until.unwrap_or_default(), detail(period))
 }
 
@@ -452,6 +456,11 @@ mod tests {
         assert_eq!(
             observed(Period::disabled(NOON - 30.0, "SIGUSR1")).lines()[0],
             "OBSERVATION  disabled since 2023-11-15 11:59:30 UTC: nothing is observed (SIGUSR1)"
+        );
+        let starting = observed(Period::disabled(NOON - 1.0, Period::STARTING)).lines().remove(0);
+        assert!(
+            starting.starts_with("OBSERVATION  starting since 2023-11-15 11:59:59"),
+            "{starting}"
         );
         assert_eq!(percent(0.9999), 99.9);
     }

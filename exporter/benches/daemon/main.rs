@@ -84,7 +84,7 @@ struct Scrapes {
 }
 
 impl Scrapes {
-    /// None is expected: each has a sample made.
+    /// Not expected: the sample is taken on request.
     const OUT_OF_TURN: Self =
         Self { name: "out of turn", interval: Duration::ZERO, skipped: 0, timed: 30 };
     /// As Prometheus asks: a sample is there.

@@ -59,6 +59,9 @@ pub struct Period {
 }
 
 impl Period {
+    /// Why nothing is observed yet.
+    pub const STARTING: &str = "searching for the CUDA libraries in use";
+
     /// A current period in which every launch is timed.
     pub const fn attached(since: f64) -> Self {
         Self {
