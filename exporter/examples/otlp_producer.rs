@@ -3,8 +3,8 @@
 //! file, over and over under ids of their own, so many over so many seconds. Each lasts three evaluations. `.ci/fleet/chains.py` runs
 //! several.
 //!
-//! Prints the number of chains that have ended so far, and in the end a line of JSON: what became of the records, and the CPU time of
-//! the process. Ends when nothing waits any more.
+//! Prints the number of chains that have ended so far, and in the end a line of JSON: what became of the records, and the CPU time that
+//! logging took, without that of making up chains. Ends when nothing waits any more.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,6 +23,7 @@ use gpucause::clock::cpu_time;
 use gpucause::otlp::{ChainLog, OtlpSettings, Process};
 use gpucause_engine::chain::Chain;
 use gpucause_investigations::recording;
+use nix::time::{ClockId, clock_gettime};
 
 /// Evaluations that see a chain.
 const SEEN: usize = 3;
@@ -60,14 +61,15 @@ impl Producer {
         chain
     }
 
-    /// Logs until all chains have ended.
-    fn run(&self) {
+    /// Logs until all chains have ended; returns the CPU time of making them up.
+    fn run(&self) -> Duration {
         let evaluations = (self.time.as_secs_f64() / EVALUATE_EVERY.as_secs_f64()).max(1.0);
         let per_evaluation = (self.chains - self.from) as f64 / evaluations;
         let (start, mut begun_at) = (Instant::now(), Vec::new());
         let process = Process { rank: Some(0), details: vec![("slurm_job".into(), "17".into())] };
-        let mut ended = 0;
+        let (mut ended, mut made_up) = (0, Duration::ZERO);
         for tick in 0.. {
+            let before = thread_time();
             let due = ((tick + 1) as f64 * per_evaluation).round() as usize;
             begun_at.resize(due.min(self.chains - self.from), tick);
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
@@ -76,16 +78,22 @@ impl Producer {
             let chains =
                 known.map(|index| self.chain(self.from + index, (begun_at[index], tick), now));
             let chains: Vec<_> = chains.collect();
+            made_up += thread_time() - before;
             self.log.record(&chains, |_| Some(process.clone()));
             ended = now_ended;
             println!("{}", self.from + ended);
             if ended == self.chains - self.from {
-                return;
+                return made_up;
             }
             let next = start + EVALUATE_EVERY * u32::try_from(tick + 1).unwrap();
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
+        made_up
     }
+}
+
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
 fn main() {
@@ -115,13 +123,14 @@ fn main() {
         time: Duration::from_secs(number("seconds") as u64),
     };
     let (begin, cpu) = (Instant::now(), cpu_time().as_secs_f64());
-    producer.run();
+    let made_up = producer.run();
     while log.counts().unwrap().queued_records > 0 {
         std::thread::sleep(Duration::from_millis(100));
     }
     log.close();
     sender.join().unwrap();
-    let (wall, cpu) = (begin.elapsed().as_secs_f64(), cpu_time().as_secs_f64() - cpu);
+    let (wall, cpu) =
+        (begin.elapsed().as_secs_f64(), cpu_time().as_secs_f64() - cpu - made_up.as_secs_f64());
     let counts = log.counts().unwrap();
     let by_reason = |all: &[(&str, u64)]| -> HashMap<String, u64> {
         all.iter()
