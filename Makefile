@@ -12,7 +12,7 @@
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`;
 #             ARCH=arm64 for that processor, by Debian's cross compiler, below target/aarch64-unknown-linux-gnu/debian
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
-# make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full arm64:trixie:none" for some; writes probes/README.md
+# make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full arm64:trixie:built" for some; writes probes/README.md
 # make dashboards-picture  the dashboards as pictures of real data, at both levels and with native histograms alone; fails where a query has no answer
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
@@ -69,7 +69,7 @@ cargo-deny: tools
 	@"$(CARGO_TOOLS)/bin/cargo-deny" --version 2>/dev/null | grep -qxF "cargo-deny $(CARGO_DENY_VERSION)" || \
 	    $(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --root "$(CARGO_TOOLS)" --target-dir "$(CARGO_TOOLS)/build"
 
-# GUESTS="bookworm:none arm64:trixie:none" for some: suites of Debian, and how far their kernel is preemptible. Needs neither root nor KVM.
+# GUESTS="bookworm:none arm64:trixie:built" for some: suites of Debian, and how far their kernel is preemptible. Needs neither root nor KVM.
 test-kernels: tools
 	@.ci/install jq:jq strip:binutils
 	.ci/test-kernels $(GUESTS)

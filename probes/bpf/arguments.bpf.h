@@ -305,7 +305,7 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		frame->kind = copy_kind(ctx, info, pointer);
 }
 
-static __noinline void bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 amount)
+VERIFIED_ONCE int bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 amount)
 {
 	struct bytes_key key = { .proc_id = proc_id, .what = what, .which = which };
 	__u64 *total = bpf_map_lookup_elem(&bytes, &key);
@@ -315,15 +315,16 @@ static __noinline void bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 a
 		total = bpf_map_lookup_elem(&bytes, &key);
 		if (!total) {
 			count_self(SELF_FULL_BYTES);
-			return;
+			return 0;
 		}
 	}
 	__sync_fetch_and_add(total, amount);
+	return 0;
 }
 
 /* A process may use a bounded part of the map. Allocations beyond the limit count as freed at once: their release would
  * not be seen, and they would look like a leak. */
-static __noinline void remember_allocation(__u32 proc_id, __u64 address, __u64 amount)
+VERIFIED_ONCE int remember_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -331,29 +332,31 @@ static __noinline void remember_allocation(__u32 proc_id, __u64 address, __u64 a
 	if (proc) {
 		if (__sync_fetch_and_add(&proc->allocations, 1) < MAX_ALLOCATIONS &&
 		    !bpf_map_update_elem(&allocations, &key, &amount, BPF_NOEXIST))
-			return;
+			return 0;
 		__sync_fetch_and_add(&proc->allocations, -1);
 	}
 	count_self(SELF_FULL_ALLOCATIONS);
 	bytes_add(proc_id, BYTES_FREED, 0, amount);
+	return 0;
 }
 
-static __noinline void record_allocation(__u32 proc_id, __u64 address, __u64 amount)
+VERIFIED_ONCE int record_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	__u64 *before;
 
 	if (!address)
-		return;
+		return 0;
 	bytes_add(proc_id, BYTES_ALLOCATED, 0, amount);
 	before = bpf_map_lookup_elem(&allocations, &key);
 	/* The address is free: it was released with its context, or by an unseen call. */
 	if (before) {
 		bytes_add(proc_id, BYTES_FREED, 0, *before);
 		*before = amount;
-		return;
+		return 0;
 	}
 	remember_allocation(proc_id, address, amount);
+	return 0;
 }
 
 /* A free returned with this code: the memory is gone, or still allocated. */

@@ -158,22 +158,25 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 	return blamed;
 }
 
-static __noinline void blame_add(__u64 victim, __u32 wait, struct other_task *other, __u64 ns, __u64 held)
+VERIFIED_ONCE int blame_add(__u64 victim, __u32 wait, struct other_task *other, __u64 ns, __u64 held)
 {
 	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
 	struct blamed *blamed;
 
+	if (!other)
+		return 0;
 	__builtin_memcpy(key.comm, other->comm, COMM_LEN);
 	blamed = bpf_map_lookup_elem(&blame, &key);
 	if (!blamed)
 		blamed = new_blamed(&key, other);
 	if (!blamed)
-		return;
+		return 0;
 	__sync_fetch_and_add(&blamed->total_ns, ns);
 	if (held)
 		__sync_fetch_and_add(&blamed->held_ns, held);
 	blamed->tgid = other->tgid;
 	blamed->relation = other->relation;
+	return 0;
 }
 
 /* Credits a worker with ending its parent's wait. */
@@ -186,10 +189,13 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 }
 
 /* A blocked wait from `since` to `woken` is over. */
-static __noinline void blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
+VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 busy = thread->waker_busy_since_ns, held = 0;
+	__u64 busy, held = 0;
 
+	if (!thread)
+		return 0;
+	busy = thread->waker_busy_since_ns;
 	settle_waker(thread, reason);
 	if (reason == REASON_FUTEX && thread->waits_for_lock)
 		held = woken - since;
@@ -202,4 +208,5 @@ static __noinline void blame_waker(struct thread *thread, __u32 tid, __u32 reaso
 		record_offcpu(VICTIM(thread->proc_id, tid),
 			      WAIT(reason, thread->phase) | WAIT_FLAGS(thread->waits_for_lock ? EVENT_LOCK : 0),
 			      &thread->waker, since, woken - since);
+	return 0;
 }

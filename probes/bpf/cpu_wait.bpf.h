@@ -117,11 +117,15 @@ static __noinline void await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __
 
 /* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the
  * thread's `culprit`. */
-static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason, __u64 now, __u64 ns)
+VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason, __u64 now, __u64 ns)
 {
-	struct cpu_victims *all = victims_on(thread->slot_cpu);
-	__u32 index = thread->slot - 1;
+	struct cpu_victims *all;
+	__u32 index;
 
+	if (!thread)
+		return 0;
+	all = victims_on(thread->slot_cpu);
+	index = thread->slot - 1;
 	if (thread->slot && all && index < MAX_VICTIMS) {
 		struct victim *slot = &all->slots[index];
 		__u64 since = slot->since_ns;
@@ -133,11 +137,12 @@ static __noinline void settle_cpu_wait(struct thread *thread, __u32 pid, __u32 r
 	}
 	thread->charged_until_ns = 0;
 	if (!ns)
-		return;
+		return 0;
 	blame_add(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, ns, 0);
 	if (is_recording())
 		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, thread->phase), &thread->culprit, now - ns,
 			      ns);
+	return 0;
 }
 
 /* Whether the task that took the CPU from a preempted thread still has it: none was charged since. */

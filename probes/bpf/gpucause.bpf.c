@@ -8,6 +8,12 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 
+/* A function that the verifier checks once, by itself. Static ones are checked again at each call, in each state of their
+ * caller, which takes most of the time of a start. Such a function returns a number and takes numbers and memory, which
+ * may be null as far as the verifier knows; before Linux 6.9 it cannot take a task. Memory that it takes cannot be the
+ * key of a map before 6.2. */
+#define VERIFIED_ONCE __noinline
+
 #include "abi.h"
 #include "maps.bpf.h"
 #include "ring.bpf.h"

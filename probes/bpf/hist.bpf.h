@@ -17,14 +17,17 @@ static __always_inline struct hist *hist_of(const struct hist_key *key)
 	return hist;
 }
 
-static __noinline void raise_to(__u64 *maximum, __u64 ns)
+VERIFIED_ONCE int raise_to(__u64 *maximum, __u64 ns)
 {
+	if (!maximum)
+		return 0;
 	for (int i = 0; i < MAX_UPDATE_TRIES; i++) {
 		__u64 max = *(volatile __u64 *)maximum;
 
 		if (ns <= max || __sync_val_compare_and_swap(maximum, max, ns) == max)
 			break;
 	}
+	return 0;
 }
 
 static __always_inline void raise(__u64 *maximum, __u64 ns)
@@ -53,7 +56,7 @@ static __always_inline __u32 hist_add_to(struct hist_key *key, __u64 ns)
 }
 
 /* See HistKind for `a` and `b`. */
-static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
+VERIFIED_ONCE __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
 {
 	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b };
 

@@ -121,9 +121,10 @@ static __always_inline void add_self(__u32 counter, __u64 amount)
 		__sync_fetch_and_add(value, amount);
 }
 
-static __noinline void count_self_by(__u32 counter, __u64 amount)
+VERIFIED_ONCE int count_self_by(__u32 counter, __u64 amount)
 {
 	add_self(counter, amount);
+	return 0;
 }
 
 static __always_inline void count_self(__u32 counter)

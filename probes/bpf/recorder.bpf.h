@@ -37,19 +37,20 @@ static __noinline void record_life(__u32 kind, __u32 proc_id)
 #define WAIT_FLAGS(flags) ((__u32)(flags) << 24)
 
 /* A thread was off the CPU for `ns`, because of `by`, which may be null. */
-static __noinline void record_offcpu(__u64 victim, __u32 wait, const struct other_task *by, __u64 since, __u64 ns)
+VERIFIED_ONCE int record_offcpu(__u64 victim, __u32 wait, const struct other_task *by, __u64 since, __u64 ns)
 {
 	__u32 what = (wait & 0xff) | (wait >> 8 & 0xff00);
 	struct event *event;
 
 	if (!ns || ns < recording.offcpu_ns)
-		return;
+		return 0;
 	event = begin_event(EVENT(EVENT_OFFCPU, wait >> 24, what), victim, victim >> 32, since, ns);
 	if (!event)
-		return;
+		return 0;
 	if (by)
 		__builtin_memcpy(event->body, by, sizeof(*by));
 	publish(event);
+	return 0;
 }
 
 /* A request has completed. */

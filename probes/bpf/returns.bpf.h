@@ -7,17 +7,21 @@ static __always_inline __u16 call_flags(const struct frame *frame)
 	return (frame->cold ? CALL_COLD : 0) | (frame->nested ? CALL_NESTED : 0);
 }
 
-static __noinline void count_stall(const struct thread *thread, const struct frame *frame)
+VERIFIED_ONCE int count_stall(const struct thread *thread, const struct frame *frame)
 {
-	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op, .flags = call_flags(frame) };
-	struct stall *stall = bpf_map_lookup_elem(&stalls, &key);
+	struct call_key key;
+	struct stall *stall;
 
+	if (!thread || !frame)
+		return 0;
+	key = (struct call_key){ .proc_id = thread->proc_id, .op = frame->op, .flags = call_flags(frame) };
+	stall = bpf_map_lookup_elem(&stalls, &key);
 	if (!stall) {
 		bpf_map_update_elem(&stalls, &key, &zero_stall, BPF_NOEXIST);
 		stall = bpf_map_lookup_elem(&stalls, &key);
 		if (!stall) {
 			count_self(SELF_FULL_STALLS);
-			return;
+			return 0;
 		}
 	}
 	__sync_fetch_and_add(&stall->calls, 1);
@@ -27,6 +31,7 @@ static __noinline void count_stall(const struct thread *thread, const struct fra
 		if (ns)
 			__sync_fetch_and_add(&stall->offcpu_ns[reason], ns);
 	}
+	return 0;
 }
 
 static __noinline void count_error(const struct thread *thread, __u16 op, __u32 code)
@@ -63,10 +68,13 @@ static __always_inline __u64 record_call(struct thread *thread, struct frame *fr
 }
 
 /* Accounts for rare results: an error, a newly loaded kernel, a name, arguments. */
-static __noinline void record_result(struct thread *thread, struct frame *frame, __u32 code, __u64 ns)
+VERIFIED_ONCE int record_result(struct thread *thread, struct frame *frame, __u32 code, __u64 ns)
 {
-	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
+	const volatile struct op_info *info;
 
+	if (!thread || !frame)
+		return 0;
+	info = &op_info[frame->op & (MAX_OPS - 1)];
 	/* A pending result, as of non-blocking NCCL communicators, is no error. */
 	if (code == info->pending_code)
 		code = 0;
@@ -78,6 +86,7 @@ static __noinline void record_result(struct thread *thread, struct frame *frame,
 		record_kernel_name(thread->proc_id, info, frame);
 	if (info->role && thread->depth == 1)
 		record_arguments(thread->proc_id, info, frame, ns, code);
+	return 0;
 }
 
 /* Stores end and off-CPU state in the frame and accounts for the call. Returns the off-CPU time until then. */

@@ -175,14 +175,17 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
 }
 
-static __noinline void charge(struct thread *thread, __u32 reason, __u64 ns)
+VERIFIED_ONCE int charge(struct thread *thread, __u32 reason, __u64 ns)
 {
+	if (!thread)
+		return 0;
 	if (reason < REASONS)
 		thread->offcpu_ns[reason] += ns;
 	thread->offcpu_total_ns += ns;
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_OFF(reason), ns);
 	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
+	return 0;
 }
 
 static __always_inline void charge_queue(struct thread *thread, __u64 ns)

@@ -16,15 +16,16 @@ static __always_inline bool is_in_account(const struct thread *thread, __u64 sin
 }
 
 /* As `charge` of sched.bpf.c, which may interrupt this, for a part of the interval that began at `since`. */
-static __noinline void charge_unseen(struct thread *thread, __u32 reason, __u64 since, __u64 ns)
+VERIFIED_ONCE int charge_unseen(struct thread *thread, __u32 reason, __u64 since, __u64 ns)
 {
-	if (!ns || reason >= REASONS)
-		return;
+	if (!thread || !ns || reason >= REASONS)
+		return 0;
 	__sync_fetch_and_add(&thread->offcpu_ns[reason], ns);
 	__sync_fetch_and_add(&thread->offcpu_total_ns, ns);
 	if (is_in_account(thread, since))
 		account_add(thread, thread->phase, STATE_OFF(reason), ns);
 	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
+	return 0;
 }
 
 /* The thread is on a CPU, left one at `since` and its switch-in was not reported. All charged parts lie within the

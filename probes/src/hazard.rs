@@ -47,12 +47,14 @@ pub struct Hazard {
     pub remedy: &'static str,
     /// First affected version and the version with the fix, if any.
     ranges: &'static [(Version, Option<Version>)],
-    /// x86-64 only.
-    only_x86_64: bool,
+    /// The only processor that has it.
+    only_on: Option<&'static str>,
     /// Commits of Linux that brought and mended it, or the code that has it.
     pub source: &'static str,
 }
 
+const X86_64: &str = "x86_64";
+const ARM64: &str = "aarch64";
 const SECCOMP: &str = "uretprobe_seccomp";
 
 /// All known hazards.
@@ -68,7 +70,7 @@ pub const HAZARDS: &[Hazard] = &[
             (Version(6, 11, 0), Some(Version(6, 12, 14))),
             (Version(6, 13, 0), Some(Version(6, 13, 3))),
         ],
-        only_x86_64: true,
+        only_on: Some(X86_64),
         source: "since ff474a78cef5 in 6.11, until cf6cb56ef244 in 6.14, 6.13.3 and 6.12.14",
     },
     Hazard {
@@ -78,7 +80,7 @@ pub const HAZARDS: &[Hazard] = &[
                returns",
         remedy: "use 6.11 or newer if programs run with one",
         ranges: &[(Version(6, 6, 0), Some(Version(6, 11, 0)))],
-        only_x86_64: true,
+        only_on: Some(X86_64),
         source: "until 1713b63a07a2 in 6.11, which some 6.6 and 6.10 have too; on arm64 a kernel before cc66c711e58f in 6.18 has \
                  uprobes or such stacks, never both",
     },
@@ -90,7 +92,7 @@ pub const HAZARDS: &[Hazard] = &[
         remedy: "use 6.13 or newer, where such calls get no return probe; until then set probe.enabled: false in the \
                  configuration where such programs run",
         ranges: &[(Version(0, 0, 0), Some(Version(6, 13, 0)))],
-        only_x86_64: false,
+        only_on: None,
         source: "cleanup_return_instances in kernel/events/uprobes.c forgets calls above the stack pointer",
     },
     Hazard {
@@ -100,8 +102,19 @@ pub const HAZARDS: &[Hazard] = &[
                pointer",
         remedy: "nothing is to be done: gpucause probes the entries of functions only, where nothing lies there",
         ranges: &[(Version(6, 18, 0), None)],
-        only_x86_64: true,
+        only_on: Some(X86_64),
         source: "since ba2bfc97b462 in 6.18",
+    },
+    Hazard {
+        name: "uretprobe_unwind",
+        severity: HazardSeverity::Note,
+        harm: "on a processor with FEAT_PAN3, as of Armv8.7, a program is killed when a thread ends inside a probed call, by \
+               pthread_exit or when it is cancelled",
+        remedy: "set probe.enabled: false in the configuration where threads end in host callbacks of CUDA",
+        ranges: &[(Version(5, 13, 0), None)],
+        only_on: Some(ARM64),
+        source: "since 18107f8a2df6 in 5.13 code that is only executable cannot be read there; the kernel maps the return \
+                 address of a probed call so, and unwinders read the code at return addresses",
     },
 ];
 
@@ -114,11 +127,15 @@ impl Hazard {
     }
 }
 
+fn hazards_on(processor: &str, version: Version) -> Vec<&'static Hazard> {
+    let is_here = |hazard: &&Hazard| hazard.only_on.is_none_or(|only| only == processor);
+    HAZARDS.iter().filter(is_here).filter(|hazard| hazard.has(version)).collect()
+}
+
 /// Hazards of a kernel release; empty when it has no version.
 pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     let Some(version) = Version::parse(release) else { return Vec::new() };
-    let here = |hazard: &&Hazard| cfg!(target_arch = "x86_64") || !hazard.only_x86_64;
-    HAZARDS.iter().filter(here).filter(|hazard| hazard.has(version)).collect()
+    hazards_on(std::env::consts::ARCH, version)
 }
 
 /// Whether a probed call of this process could kill it: its seccomp filter may not allow the system call of return probes.
@@ -203,6 +220,19 @@ mod tests {
         ] {
             let names: Vec<_> = hazards(release).iter().map(|hazard| hazard.name).collect();
             assert_eq!(names, known, "{release}");
+        }
+    }
+
+    #[test]
+    fn a_processor_has_its_own_hazards_and_those_of_all() {
+        const STACK: &str = "uretprobe_other_stack";
+        for (processor, version, known) in [
+            (ARM64, Version(6, 12, 0), &[STACK, "uretprobe_unwind"][..]),
+            (ARM64, Version(6, 18, 0), &["uretprobe_unwind"]),
+            (X86_64, Version(6, 12, 0), &[SECCOMP, STACK]),
+        ] {
+            let names: Vec<_> = hazards_on(processor, version).iter().map(|h| h.name).collect();
+            assert_eq!(names, known, "{processor} {version}");
         }
     }
 

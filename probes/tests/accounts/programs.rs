@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use anyhow::{Context as _, Result, ensure};
+use gpucause_probes::feature::AttachMode;
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, feature};
 
@@ -45,5 +46,33 @@ fn a_program_runs_where_the_kernel_has_its_tracepoint_and_is_unsupported_where_n
         }
     }
     ensure!(verdict("block_issue").is_none() == has("block_io_start"), "{programs:?}");
+    Ok(())
+}
+
+/// What the kernel says of each program of this process that is loaded.
+fn verified_instructions() -> Result<u64> {
+    let mut sum = 0;
+    for descriptor in std::fs::read_dir("/proc/self/fdinfo")? {
+        // One that was closed meanwhile.
+        let Ok(text) = std::fs::read_to_string(descriptor?.path()) else { continue };
+        let steps = text.lines().find_map(|line| line.strip_prefix("verified_insns:"));
+        sum += steps.map_or(Ok(0), |steps| steps.trim().parse::<u64>())?;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn the_kernel_verifies_all_programs_in_less_than_200_000_steps() -> Result<()> {
+    for mode in AttachMode::ALL {
+        let options = Options { mode: Some(mode), ..Options::default() };
+        let _observed = match Observed::start(options) {
+            Ok(observed) => observed,
+            Err(error) if format!("{error:#}").contains("has no uprobe") => continue,
+            Err(error) => return Err(error),
+        };
+        let steps = verified_instructions()?;
+        println!("{}: {steps}", mode.label());
+        ensure!((10_000..200_000).contains(&steps), "{}: {steps}", mode.label());
+    }
     Ok(())
 }

@@ -9,6 +9,7 @@ use gpucause_abi::snapshot::Snapshot;
 use gpucause_abi::state::Phase;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
+use gpucause_probes::verdict::{ProgramStatus, Verdict};
 
 use crate::guest::{forced_mode, is_emulated};
 use crate::observe::{Observed, counted, until};
@@ -78,7 +79,9 @@ fn switched_off_nothing_is_hit_and_switched_on_everything_is_counted_again() -> 
     let Nanos(longest) = again.launch_gap.max;
     let is_short = u128::from(longest) < pause.as_nanos() * 4 / 5;
     ensure!(is_short, "a gap of {longest} ns spans a time without probes");
-    ensure!(observed.programs().iter().all(|program| program.verdict.reason().is_none()));
+    let programs = observed.programs();
+    let is_broken = |program: &ProgramStatus| matches!(program.verdict, Verdict::Broken(_));
+    ensure!(!programs.iter().any(is_broken), "{programs:?}");
     Ok(())
 }
 
