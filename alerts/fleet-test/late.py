@@ -34,9 +34,21 @@ def say(text):
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
+# Of `explain`: causes were found, nothing was, or the probes are still being attached.
+ANSWERS = (0, 2, 3)
+
+
+def local(node):
+    """Where the node itself asks, without a login: by port, exporters have tokens for that."""
+    return f"127.0.0.1:{19500 + node.number}"
+
+
 def late_ranks(args, node):
     """What the node says of late ranks."""
-    answer = subprocess.run([args.programs / "gpucause", "explain", "--url", f"http://{node.instance}", "--since", "10m"], capture_output=True, text=True, check=False)
+    command = [args.programs.resolve() / "gpucause", "explain", "--url", f"http://{local(node)}", "--since", "10m"]
+    answer = subprocess.run(node.inside(command), capture_output=True, text=True, check=False)
+    if answer.returncode not in ANSWERS:
+        raise Failure(f"{node.name} does not explain: {answer.stderr}")
     return [line.strip() for line in answer.stdout.splitlines() if "comes late to the collectives" in line]
 
 
@@ -44,7 +56,7 @@ def compare(args, stack, nodes):
     engine = Prometheus(stack, ROOT, [node.instance for node in nodes], PORTS, None, listen=nodes[0].gateway)
     for node in nodes:
         run("ip", "-n", node.namespace, "route", "add", "default", "via", node.gateway)
-        node.start_exporter(f"--peers.url={engine.url}")
+        node.start_exporter(f"--peers.url={engine.url}", f"--web.listen-address={local(node)}")
     for node in nodes:
         stack.until_ready(f"exporter of {node.name}", f"http://{node.instance}/-/ready")
     engine.start()
