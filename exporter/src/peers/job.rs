@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_investigations::prometheus::string_literal;
 
 use crate::pipeline::Details;
 
@@ -73,8 +74,8 @@ impl Job {
         let Self { comm, slurm_job, world_size, .. } = self;
         format!(
             "comm={},slurm_job={},world_size=\"{world_size}\"",
-            literal(comm),
-            literal(slurm_job)
+            string_literal(comm),
+            string_literal(slurm_job)
         )
     }
 }
@@ -95,19 +96,4 @@ pub(super) fn query(jobs: &[Job]) -> String {
         }
     }
     text
-}
-
-/// A string of PromQL.
-fn literal(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
