@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::http::{Address, Client, Conversation};
-use crate::node::{AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
+use crate::node::{self, AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
 
 pub use flights::{FetchedFlight, FetchedFlights, flights};
 pub use live::LiveChains;
@@ -149,20 +149,24 @@ pub async fn pages(
     all(nodes, limits, |node| with_page(node, limits, page), take_page).await
 }
 
-/// Fetches the metrics of every node alone, for which few nodes require a login, and passes them to `take` on arrival. Returns the
-/// nodes that did not answer.
+/// Fetches the metrics of every node, for which few nodes require a login, and passes them to `take` on arrival. Who the node is and
+/// what it observes comes with them, without its chains, where it reports them. Returns the nodes that did not answer.
 pub async fn metric_pages(
     nodes: &[Client],
     limits: Limits,
-    take: &mut (dyn FnMut(&Address, &str) + Send),
+    take: &mut (dyn FnMut(&Address, Option<Chains>, &str) + Send),
 ) -> Vec<NodeFailure> {
     let page = |node: Client| async move {
-        within(limits.deadline, &node, metrics(&node, Page::Full)).await
+        let begin = Instant::now();
+        let page = within(limits.deadline, &node, metrics(&node, Page::Full)).await?;
+        let left = limits.deadline.saturating_sub(begin.elapsed());
+        let answer = within(left, &node, node::chains(&node)).await.ok();
+        Ok((answer.map(|own| Chains { chains: Vec::new(), ..own }), page))
     };
     let mut failures = Vec::new();
     let requests = nodes.iter().map(|node| (node.address().clone(), page(node.clone())));
     each(requests, limits, |_, url, page| match page {
-        Ok(page) => take(&url, &page),
+        Ok((answer, page)) => take(&url, answer, &page),
         Err(error) => failures.push(NodeFailure { url, error }),
     })
     .await;
