@@ -149,9 +149,21 @@ pub async fn pages(
     all(nodes, limits, |node| with_page(node, limits, page), take_page).await
 }
 
-/// Fetches the metrics of every node, for which few nodes require a login, and passes them to `take` on arrival. Who the node is and
-/// what it observes comes with them, without its chains, where it reports them. Returns the nodes that did not answer.
+/// Fetches the metrics of every node alone, for which few nodes require a login, and passes them to `take` on arrival. Returns the
+/// nodes that did not answer.
 pub async fn metric_pages(
+    nodes: &[Client],
+    limits: Limits,
+    take: &mut (dyn FnMut(&Address, &str) + Send),
+) -> Vec<NodeFailure> {
+    let page = |node: Client| async move {
+        within(limits.deadline, &node, metrics(&node, Page::Full)).await
+    };
+    each_node(nodes, limits, page, |url, page: String| take(url, &page)).await
+}
+
+/// The same, with what each node says of itself where the client may read it, without its chains.
+pub(crate) async fn metric_pages_with_names(
     nodes: &[Client],
     limits: Limits,
     take: &mut (dyn FnMut(&Address, Option<Chains>, &str) + Send),
@@ -160,13 +172,27 @@ pub async fn metric_pages(
         let begin = Instant::now();
         let page = within(limits.deadline, &node, metrics(&node, Page::Full)).await?;
         let left = limits.deadline.saturating_sub(begin.elapsed());
-        let answer = within(left, &node, node::chains(&node)).await.ok();
-        Ok((answer.map(|own| Chains { chains: Vec::new(), ..own }), page))
+        let own = within(left, &node, node::chains(&node)).await.ok();
+        Ok((own.map(|own| Chains { chains: Vec::new(), ..own }), page))
     };
+    each_node(nodes, limits, page, |url, (own, page): (_, String)| take(url, own, &page)).await
+}
+
+/// Passes what `ask` fetched of each node to `take` on arrival. Returns the nodes that did not answer.
+async fn each_node<T, Asked>(
+    nodes: &[Client],
+    limits: Limits,
+    ask: impl Fn(Client) -> Asked,
+    mut take: impl FnMut(&Address, T),
+) -> Vec<NodeFailure>
+where
+    T: Send + 'static,
+    Asked: Future<Output = Result<T, AskError>> + Send + 'static,
+{
     let mut failures = Vec::new();
-    let requests = nodes.iter().map(|node| (node.address().clone(), page(node.clone())));
-    each(requests, limits, |_, url, page| match page {
-        Ok((answer, page)) => take(&url, answer, &page),
+    let requests = nodes.iter().map(|node| (node.address().clone(), ask(node.clone())));
+    each(requests, limits, |_, url, result| match result {
+        Ok(own) => take(&url, own),
         Err(error) => failures.push(NodeFailure { url, error }),
     })
     .await;

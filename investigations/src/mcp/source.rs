@@ -173,7 +173,7 @@ pub(super) async fn pages<T: Send>(
         Ok(of_page) => pages.push((url.clone(), own, of_page)),
         Err(error) => failed.push((url.clone(), error)),
     };
-    let silent = fleet::metric_pages(nodes, limits(nodes), &mut take).await;
+    let silent = fleet::metric_pages_with_names(nodes, limits(nodes), &mut take).await;
     failed.extend(silent.into_iter().map(|own| (own.url, own.error.to_string())));
     let place = |url: &Address| nodes.iter().position(|node| node.address() == url);
     pages.sort_by_cached_key(|(url, ..)| place(url));

@@ -84,8 +84,10 @@ fn a_node_has_its_own_name_in_every_answer() {
         "get_data_quality",
         "graph_lifecycle",
         "graph_frequency",
+        "run_sql",
     ];
-    let calls = tools.map(|tool| (tool, json!({})));
+    let sql = json!({"sql": "SELECT count(*) FROM nodes"});
+    let calls = tools.map(|tool| (tool, if tool == "run_sql" { sql.clone() } else { json!({}) }));
     for (tool, own) in tools.iter().zip(answered(&[("gpu-a", &observing())], &calls)) {
         assert_eq!(own["observation"][0]["node"], "gpu-a", "{tool}: {own}");
     }
