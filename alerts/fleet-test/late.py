@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "alerts/demo-stack"))
 
 from engines import Prometheus  # noqa: E402
-from nodes import Rank, cluster, run  # noqa: E402
+from nodes import Node, Rank, cluster, run  # noqa: E402
 from stack import Failure  # noqa: E402
 
 PORTS = {"prometheus": 19190, "alertmanager": 19193}
@@ -34,18 +34,23 @@ def say(text):
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
+LOCAL = "127.0.0.1:9400"
 # Of `explain`: causes were found, nothing was, or the probes are still being attached.
 ANSWERS = (0, 2, 3)
 
 
-def local(node):
-    """Where the node itself asks, without a login: by port, exporters have tokens for that."""
-    return f"127.0.0.1:{19500 + node.number}"
+class LocalNode(Node):
+    """A node that can be asked from within without a login, by a token in a folder of its own."""
+
+    def inside(self, command):
+        folder = self.stack.folder / f"token of {self.name}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return super().inside(["env", f"RUNTIME_DIRECTORY={folder}", *command])
 
 
 def late_ranks(args, node):
     """What the node says of late ranks."""
-    command = [args.programs.resolve() / "gpucause", "explain", "--url", f"http://{local(node)}", "--since", "10m"]
+    command = [args.programs.resolve() / "gpucause", "explain", "--url", f"http://{LOCAL}", "--since", "10m"]
     answer = subprocess.run(node.inside(command), capture_output=True, text=True, check=False)
     if answer.returncode not in ANSWERS:
         raise Failure(f"{node.name} does not explain: {answer.stderr}")
@@ -56,7 +61,7 @@ def compare(args, stack, nodes):
     engine = Prometheus(stack, ROOT, [node.instance for node in nodes], PORTS, None, listen=nodes[0].gateway)
     for node in nodes:
         run("ip", "-n", node.namespace, "route", "add", "default", "via", node.gateway)
-        node.start_exporter(f"--peers.url={engine.url}", f"--web.listen-address={local(node)}")
+        node.start_exporter(f"--peers.url={engine.url}", f"--web.listen-address={LOCAL}")
     for node in nodes:
         stack.until_ready(f"exporter of {node.name}", f"http://{node.instance}/-/ready")
     engine.start()
@@ -91,7 +96,7 @@ def compare(args, stack, nodes):
 
 def main():
     args = arguments()
-    with cluster("late-test", args) as (stack, nodes):
+    with cluster("late-test", args, LocalNode) as (stack, nodes):
         compare(args, stack, nodes)
 
 

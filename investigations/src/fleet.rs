@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::http::{Address, Client, Conversation};
-use crate::node::{AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
+use crate::node::{self, AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
 
 pub use flights::{FetchedFlight, FetchedFlights, flights};
 pub use live::LiveChains;
@@ -159,10 +159,40 @@ pub async fn metric_pages(
     let page = |node: Client| async move {
         within(limits.deadline, &node, metrics(&node, Page::Full)).await
     };
+    each_node(nodes, limits, page, |url, page: String| take(url, &page)).await
+}
+
+/// The same, with what each node says of itself where the client may read it, without its chains.
+pub(crate) async fn metric_pages_with_names(
+    nodes: &[Client],
+    limits: Limits,
+    take: &mut (dyn FnMut(&Address, Option<Chains>, &str) + Send),
+) -> Vec<NodeFailure> {
+    let page = |node: Client| async move {
+        let begin = Instant::now();
+        let page = within(limits.deadline, &node, metrics(&node, Page::Full)).await?;
+        let left = limits.deadline.saturating_sub(begin.elapsed());
+        let own = within(left, &node, node::chains(&node)).await.ok();
+        Ok((own.map(|own| Chains { chains: Vec::new(), ..own }), page))
+    };
+    each_node(nodes, limits, page, |url, (own, page): (_, String)| take(url, own, &page)).await
+}
+
+/// Passes what `ask` fetched of each node to `take` on arrival. Returns the nodes that did not answer.
+async fn each_node<T, Asked>(
+    nodes: &[Client],
+    limits: Limits,
+    ask: impl Fn(Client) -> Asked,
+    mut take: impl FnMut(&Address, T),
+) -> Vec<NodeFailure>
+where
+    T: Send + 'static,
+    Asked: Future<Output = Result<T, AskError>> + Send + 'static,
+{
     let mut failures = Vec::new();
-    let requests = nodes.iter().map(|node| (node.address().clone(), page(node.clone())));
-    each(requests, limits, |_, url, page| match page {
-        Ok(page) => take(&url, &page),
+    let requests = nodes.iter().map(|node| (node.address().clone(), ask(node.clone())));
+    each(requests, limits, |_, url, result| match result {
+        Ok(own) => take(&url, own),
         Err(error) => failures.push(NodeFailure { url, error }),
     })
     .await;

@@ -73,11 +73,12 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// The upper edge of the bucket of the nearest rank; `None` for the last bucket and an empty histogram.
-    pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
+    /// The edges of the bucket of the nearest rank; the upper one of the last bucket is infinite. `None` for an empty histogram.
+    pub(crate) fn quantile(&self, share: f64) -> Option<(f64, f64)> {
         let rank = (self.count * share).ceil().max(1.0);
-        let (edge, _) = self.buckets.iter().find(|(_, below)| *below >= rank)?;
-        edge.is_finite().then_some(*edge)
+        let at = self.buckets.iter().position(|(_, below)| *below >= rank)?;
+        let lower = at.checked_sub(1).map_or(0.0, |before| self.buckets[before].0);
+        Some((lower, self.buckets[at].0))
     }
 }
 
@@ -128,9 +129,10 @@ mod tests {
         let [(key, histogram)] = &all[..] else { panic!("{all:?}") };
         assert_eq!(key, &["1".to_owned(), "a\"b\\\n".to_owned()]);
         assert_eq!((histogram.count, histogram.sum), (100.0, 7.5));
-        assert_eq!(histogram.quantile(0.5), Some(0.001));
-        assert_eq!(histogram.quantile(0.99), Some(0.5));
-        assert_eq!(histogram.quantile(1.0), None, "beyond the last edge nothing is known");
+        assert_eq!(histogram.quantile(0.5), Some((0.0, 0.001)));
+        assert_eq!(histogram.quantile(0.99), Some((0.001, 0.5)));
+        assert_eq!(histogram.quantile(1.0), Some((0.5, f64::INFINITY)));
+        assert_eq!(Histogram::default().quantile(0.5), None);
         assert_eq!(samples(PAGE, "y_").next().map(|sample| sample.value), Some(3.0));
     }
 }

@@ -1,6 +1,6 @@
 //! Selects the chains of a report.
 
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Severity};
+use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 
 /// The user's selection. Timestamps are in seconds since the Unix epoch.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct ChainFilter {
 impl ChainFilter {
     /// Whether a chain is selected.
     pub fn has(&self, chain: &Chain) -> bool {
-        (self.is_victim(chain) || culprits(chain).any(|pid| self.pids.contains(&pid)))
+        (self.is_victim(chain) || culprits(chain).any(|(pid, _)| self.pids.contains(&pid)))
             && self.severity.is_none_or(|least| chain.severity_in(self.period()) >= least)
             && self.from.is_none_or(|from| chain.last_seen >= from)
             && self.until.is_none_or(|until| chain.first_seen <= until)
@@ -49,11 +49,12 @@ impl ChainFilter {
     }
 }
 
-/// The culprit of a chain, and what else took a considerable part of what was lost.
-pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = u32> {
+/// PIDs and names of the culprit of a chain, and of what else took a considerable part of what was lost.
+pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = (u32, &str)> {
     let least = chain.lost_seconds * LEAST_LOSS;
     let others = chain.losses.iter().filter(move |own| own.seconds > 0.0 && own.seconds >= least);
-    chain.culprit.iter().filter_map(Culprit::local_pid).chain(others.filter_map(|own| own.pid))
+    let culprit = chain.culprit.iter().filter_map(|own| Some((own.local_pid()?, &*own.comm)));
+    culprit.chain(others.filter_map(|own| Some((own.pid?, &*own.comm))))
 }
 
 /// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.

@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
-use super::observed::Coverage;
+use super::observed::{self, Coverage};
 use super::source::{Source, failure, failures, limits};
 use super::statistics::{NAME_NOT_IN_FILE, NAME_UNOBSERVED};
+use crate::explain::culprits;
 use crate::fleet::{self, FleetAnswer};
 use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
 
@@ -31,6 +32,8 @@ struct Found {
 const UNOBSERVED: &str =
     "not observed: no process with this PID is observed; whether it was starved is unknown";
 
+const DELAYS_OTHERS: &str = "no chain has it as victim, but it delays others: see delays_others";
+
 /// The answer of `get_causal_chains`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let mut found = find(source).await?;
@@ -48,19 +51,32 @@ pub(super) async fn fleet(source: &Source, asked: Rows) -> Result<Value, ToolErr
 fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let page = asked.page();
     let several = found.nodes > 1;
-    let is_asked = |(node, chain): &&(String, Chain)| {
-        asked.includes(node, chain.victim.pid, &chain.victim.comm)
+    let is_asked = |own: &&(String, Chain)| {
+        let (node, Chain { victim, .. }) = own;
+        asked.includes(node, victim.pid, &victim.comm)
     };
-    let chains = found.chains.iter().filter(is_asked);
-    let rows: Vec<Value> =
-        chains.map(|(node, chain)| row(several.then_some(node), chain, page)).collect();
+    let is_of_one = asked.pid.is_some() || asked.comm.is_some();
+    let is_delayed = |own: &&(String, Chain)| {
+        let (node, chain) = own;
+        let mut culprits = culprits(chain);
+        is_of_one && !is_asked(own) && culprits.any(|(pid, comm)| asked.includes(node, pid, comm))
+    };
+    let as_row = |(node, chain): &(String, Chain)| row(several.then_some(node), chain, page);
+    let mut rows: Vec<Value> = found.chains.iter().filter(is_asked).map(as_row).collect();
+    let own = rows.len();
+    rows.extend(found.chains.iter().filter(is_delayed).map(as_row));
+    let delayed = rows.len() - own;
     let mut head = found.head;
-    head.insert("chains_in_all".into(), rows.len().into());
-    if rows.is_empty() {
+    head.insert("chains_in_all".into(), own.into());
+    if delayed > 0 {
+        head.insert("delays_others_in_all".into(), delayed.into());
+    }
+    if own == 0 {
         let is_missing = |pid| found.pids.as_ref().is_some_and(|pids| !pids.contains(&pid));
         let is_unobserved = asked.pid.is_some_and(is_missing);
         let is_no_name = |comm| found.names.as_ref().is_some_and(|names| !names.contains(comm));
         let note = match &asked.comm {
+            _ if delayed > 0 => DELAYS_OTHERS,
             _ if is_unobserved => UNOBSERVED,
             Some(comm) if is_no_name(comm) => found.if_no_name,
             _ => found.observed.note(),
@@ -68,7 +84,13 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
         head.insert("note".into(), note.into());
     }
     head.insert("observation".into(), found.observed.observation);
-    list(head, "chains", &rows, page)
+    // Pages go over both.
+    let mut answer = list(head, "chains", &rows, page)?;
+    if let (1.., Some(shown)) = (delayed, answer["chains"].as_array_mut()) {
+        let delayed = shown.split_off(own.saturating_sub(page.offset).min(shown.len()));
+        answer["delays_others"] = delayed.into();
+    }
+    Ok(answer)
 }
 
 /// How many nodes answered, those that did not, and clocks that differ; and what was observed.
@@ -135,7 +157,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             let pids = answer.answers.iter().map(|own| own.chains.processes.clone());
             let pids = pids.collect::<Option<Vec<_>>>();
             let pids = pids.map(|pids| pids.into_iter().flatten().collect());
-            let names = names(&answer.answers);
+            let names = observed::names(answer.answers.iter().map(|own| &own.chains));
             let chains = answer.answers.into_iter().flat_map(|own| {
                 let node = own.chains.node;
                 own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
@@ -146,19 +168,6 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             Ok(Found { head, chains, observed, nodes, pids, names, if_no_name })
         }
     }
-}
-
-/// Names of the processes that nodes observe; `None` where one has processes and reports no names.
-fn names(answers: &[fleet::NodeAnswer]) -> Option<HashSet<String>> {
-    let mut all = HashSet::new();
-    for fleet::NodeAnswer { chains, .. } in answers {
-        let is_silent = chains.processes.as_ref().is_none_or(|own| !own.is_empty());
-        if chains.names.is_empty() && is_silent {
-            return None;
-        }
-        all.extend(chains.names.values().cloned());
-    }
-    Some(all)
 }
 
 /// Culprits listed of a chain.

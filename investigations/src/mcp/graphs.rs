@@ -116,7 +116,8 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
             sleep(BETWEEN).await;
             let after = statistics::find(source).await?;
             let span = begin.elapsed().as_secs_f64();
-            let nodes = after.calls.iter().map(|row| (row.node.clone(), span));
+            // Without the counters of before there are no rates.
+            let nodes = before.answered.into_iter().map(|node| (node, span));
             (steps(&before.calls), nodes.collect(), after)
         }
     };

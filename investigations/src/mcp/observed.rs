@@ -1,10 +1,13 @@
 //! The observation state of the nodes in an answer.
 
+use std::collections::HashSet;
+
 use gpucause_engine::observation::{Period, State};
 use serde_json::{Value, json};
 
 use super::answer::{self, rounded};
 use crate::fleet::NodeAnswer;
+use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 use crate::page::samples;
 use crate::recording::{NodeIndex, Recording, RecordingError};
@@ -89,22 +92,39 @@ fn part(part: &Period) -> Value {
     })
 }
 
-/// The same, from a page of metrics.
-pub(super) fn of_page(url: &str, page: &str) -> Value {
+/// Names of the processes that nodes observe; `None` where one has processes and reports no names.
+pub(super) fn names<'a>(nodes: impl IntoIterator<Item = &'a Chains>) -> Option<HashSet<String>> {
+    let mut all = HashSet::new();
+    for own in nodes {
+        let is_silent = own.processes.as_ref().is_none_or(|own| !own.is_empty());
+        if own.names.is_empty() && is_silent {
+            return None;
+        }
+        all.extend(own.names.values().cloned());
+    }
+    Some(all)
+}
+
+/// What a node observes, from a page of its metrics, without its name.
+pub(super) fn of_page(page: &str) -> Value {
     let state = samples(page, "gpucause_observation_state{").find(|own| own.value == 1.0);
     let value = |name| samples(page, name).next().map(|own| rounded(own.value));
     let state =
         state.map_or_else(|| "not reported".to_owned(), |own| own.label("state").to_owned());
     let known = State::ALL.iter().any(|own| own.label() == state);
     json!({
-        "node": answer::name(url),
         "state": if known { &*state } else { "not reported" },
         "timed_share": value("gpucause_observation_timed_ratio"),
         "since": value("gpucause_observation_state_changed_timestamp_seconds"),
     })
 }
 
-/// The same of several nodes.
-pub(super) fn of_pages<'a>(nodes: impl Iterator<Item = &'a Value>) -> Value {
-    nodes.take(MOST_NODES).cloned().collect()
+/// The same of several nodes, by name.
+pub(super) fn of_pages<'a>(nodes: impl Iterator<Item = (&'a str, &'a Value)>) -> Value {
+    let named = |(node, observed): (&str, &Value)| {
+        let mut observed = observed.clone();
+        observed["node"] = answer::name(node);
+        observed
+    };
+    nodes.take(MOST_NODES).map(named).collect()
 }

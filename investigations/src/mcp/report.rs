@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Demo;
-use super::source::{Host, Source, failures, pages};
+use super::source::{Answered, Host, Source, failures, pages};
 use super::{chains, observed};
 use crate::page::{Sample, samples};
 use crate::recording::{Completeness, Recording, RecordingError, Session};
@@ -34,6 +34,7 @@ pub(super) async fn check(host: &Arc<dyn Host>) -> Result<Value, ToolError> {
         "host": answer::name(&report.host),
         "exporter_can_run": report.can_run,
         "lines_ok": ok.len(),
+        "left_out": "what depends on the flags of the exporter: its configuration, ports and DCGM; `gpucause check` has them, too",
     });
     list(object(head), "not_ok", &rows, ALL)
 }
@@ -73,10 +74,17 @@ pub(super) async fn report(source: &Source) -> Result<Value, ToolError> {
             list(object(head), "sessions", &sessions, ALL)
         }
         Source::Nodes(clients) => {
-            let of = |url: &str, page: &str| Ok((of_page(url, page), observed::of_page(url, page)));
+            let of = |page: &str| Ok((of_page(page), observed::of_page(page)));
             let (pages, failed) = pages(clients, of).await;
-            let observation = observed::of_pages(pages.iter().map(|(_, observed)| observed));
-            let rows: Vec<_> = pages.into_iter().map(|(row, _)| row).collect();
+            let observed = pages.iter().map(|own| (&*own.node, &own.of_page.1));
+            let observation = observed::of_pages(observed);
+            let row = |own: Answered<(Value, Value)>| {
+                let (mut row, _) = own.of_page;
+                row["node"] = answer::name(&own.node);
+                row["url"] = answer::name(&own.url.to_string());
+                row
+            };
+            let rows: Vec<_> = pages.into_iter().map(row).collect();
             let mut head = object(json!({"source": "live nodes", "observation": observation}));
             if !failed.is_empty() {
                 head.insert("failures".into(), failures(failed));
@@ -134,7 +142,7 @@ fn session(recording: &dyn Recording, own: &Session) -> Value {
     })
 }
 
-fn of_page(url: &str, page: &str) -> Value {
+fn of_page(page: &str) -> Value {
     let all: Vec<Sample> = samples(page, "gpucause_").collect();
     let named = |name: &'static str| all.iter().filter(move |own| own.name == name);
     let sum = |name| named(name).map(|own| own.value).reduce(|all, one| all + one);
@@ -158,7 +166,6 @@ fn of_page(url: &str, page: &str) -> Value {
     let duty = named("gpucause_probe_duty_ratio").map(|own| own.value).reduce(f64::min);
     let (hits, cost) = (sum("gpucause_probe_hits_total"), sum("gpucause_probe_cost_seconds_total"));
     json!({
-        "url": answer::name(url),
         "version": version.map(|own| answer::name(own.label("version"))),
         "processes": named("gpucause_process_info").count(),
         "probes_attached": named("gpucause_probe_status").filter(attached).count(),

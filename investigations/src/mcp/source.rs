@@ -1,5 +1,6 @@
 //! Sources of answers: a recording or live nodes, and the host of the server.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::ToolError;
 use super::answer;
 use crate::fleet::{self, Limits};
 use crate::http::{Address, Client};
+use crate::node::Chains;
 use crate::recording::{Recording, RecordingError};
 use gpucause_engine::chain::Chain;
 
@@ -149,24 +151,42 @@ pub(super) fn limits(nodes: &[Client]) -> Limits {
     Limits { parallel: 32, deadline, samples, in_all, ..Limits::default() }
 }
 
+/// A node that answered.
+pub(super) struct Answered<T> {
+    /// Its own name, distinct from those of other nodes; its address where it does not report one.
+    pub(super) node: String,
+    pub(super) url: Address,
+    /// What it says of itself, without chains, where it is reported.
+    pub(super) own: Option<Chains>,
+    /// What was made of its metrics.
+    pub(super) of_page: T,
+}
+
 /// What `of` makes of the metrics of each node on arrival, in the order of nodes, and the failures of other nodes. An error of it
 /// is one, too.
 pub(super) async fn pages<T: Send>(
     nodes: &[Client],
-    mut of: impl FnMut(&str, &str) -> Result<T, String> + Send,
-) -> (Vec<T>, Vec<Value>) {
+    mut of: impl FnMut(&str) -> Result<T, String> + Send,
+) -> (Vec<Answered<T>>, Vec<Value>) {
     let (mut pages, mut failed) = (Vec::new(), Vec::new());
-    let mut take = |url: &Address, page: &str| match of(&url.to_string(), page) {
-        Ok(page) => pages.push((url.clone(), page)),
+    let mut take = |url: &Address, own: Option<Chains>, page: &str| match of(page) {
+        Ok(of_page) => pages.push((url.clone(), own, of_page)),
         Err(error) => failed.push((url.clone(), error)),
     };
-    let silent = fleet::metric_pages(nodes, limits(nodes), &mut take).await;
+    let silent = fleet::metric_pages_with_names(nodes, limits(nodes), &mut take).await;
     failed.extend(silent.into_iter().map(|own| (own.url, own.error.to_string())));
     let place = |url: &Address| nodes.iter().position(|node| node.address() == url);
-    pages.sort_by_cached_key(|(url, _)| place(url));
+    pages.sort_by_cached_key(|(url, ..)| place(url));
     failed.sort_by_cached_key(|(url, _)| place(url));
     let failures = failed.iter().map(|(url, error)| failure(&url.to_string(), error)).collect();
-    (pages.into_iter().map(|(_, page)| page).collect(), failures)
+    let mut taken = HashSet::new();
+    let named = pages.into_iter().map(|(url, own, of_page)| {
+        let name = own.as_ref().map_or_else(|| url.to_string(), |own| own.node.clone());
+        let node = fleet::distinct(name, &url, |name| taken.contains(name));
+        taken.insert(node.clone());
+        Answered { node, url, own, of_page }
+    });
+    (named.collect(), failures)
 }
 
 /// A node that did not answer.

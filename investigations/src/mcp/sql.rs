@@ -4,9 +4,10 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Builder;
 
 use super::ToolError;
-use super::answer::{self, list};
+use super::answer::{self, list, object};
 use super::arguments::Sql;
 use super::chains::head_of_nodes;
+use super::observed::Coverage;
 use super::source::{Source, SqlAnswer, limits};
 use super::sql_of_file::{QUERY_TIMEOUT, as_json};
 use crate::http::Client;
@@ -23,7 +24,9 @@ pub(super) async fn answer(source: &Source, asked: Sql) -> Result<Value, ToolErr
                 return Err(ToolError::new("this server does not run SQL"));
             };
             let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, rows));
-            (Map::new(), run.await.map_err(ToolError::new)?.map_err(ToolError)?)
+            let found = run.await.map_err(ToolError::new)?.map_err(ToolError)?;
+            let observed = file.read(Coverage::of_recording).await?;
+            (object(json!({"observation": observed.observation})), found)
         }
         Source::Nodes(nodes) => {
             let nodes = nodes.clone();

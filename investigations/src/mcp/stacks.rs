@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::StackRows;
+use super::observed::Coverage;
 use super::source::Source;
 use super::statistics::NOT_IN_FILE;
 use crate::recording::{
@@ -26,10 +27,13 @@ pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, T
     let page = asked.page();
     let pid = asked.pid;
     let is_asked = move |process: &Process| pid.is_none_or(|pid| process.pid == pid);
-    let is_known =
-        file.read(move |recording| Ok(recording.processes().iter().any(is_asked))).await?;
+    let known = move |recording: &dyn Recording| {
+        let observation = Coverage::of_recording(recording)?.observation;
+        Ok((recording.processes().iter().any(is_asked), observation))
+    };
+    let (is_known, observation) = file.read(known).await?;
     let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
-    let mut head = object(json!({"calls_without_stack": without}));
+    let mut head = object(json!({"calls_without_stack": without, "observation": observation}));
     if pid.is_some() && !is_known {
         head.insert("note".into(), NOT_IN_FILE.into());
     } else if !whole {

@@ -8,7 +8,7 @@ use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
 use super::observed;
-use super::source::{Source, failures, pages};
+use super::source::{Answered, Source, failures, pages};
 use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
@@ -20,6 +20,12 @@ pub(super) const NOT_IN_FILE: &str = "no process with this PID is in the file";
 pub(super) const NAME_NOT_IN_FILE: &str = "no process of this name is in the file";
 /// The same of nodes.
 pub(super) const NAME_UNOBSERVED: &str = "not observed: no node that answered observes a process of this name; whether it was starved is unknown";
+/// The note about a PID of no process of nodes.
+const PID_UNOBSERVED: &str = "not observed: no node that answered observes a process with this PID";
+/// The note about a PID or name that no node exports, where some do not report what they observe.
+const UNEXPORTED: &str = "no node that answered exports calls or waits of such a process: it is not observed, or it is a worker, such as one of a data loader: ask for the process that feeds the GPU";
+/// The note about a process that is observed, and has no series.
+const WORKER: &str = "observed, but nodes export no calls or waits of its own for a worker, such as one of a data loader: ask for the process that feeds the GPU; get_causal_chains says whom it delays";
 /// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
@@ -40,6 +46,8 @@ pub(super) struct Row {
     pub(super) sum_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
+    /// What both are above, where they are upper edges of buckets.
+    above_ns: [Option<u64>; 2],
     max_ns: Option<u64>,
     off_cpu_ns: Option<u64>,
     /// Number of durations that the percentiles cover, where not all.
@@ -53,21 +61,27 @@ pub(super) struct Found {
     pub(super) calls: Vec<Row>,
     pub(super) waits: Vec<Row>,
     pub(super) nodes: usize,
+    /// Names of the live ones that answered.
+    pub(super) answered: Vec<String>,
     /// PIDs of the processes of the source.
     pids: HashSet<u32>,
     /// Their names.
     names: HashSet<String>,
-    /// The notes about a PID and a name of none of them.
+    /// PIDs and names of processes that live nodes observe, also of those without series.
+    observed: (HashSet<u32>, HashSet<String>),
+    /// The notes about a PID and a name of none of all these.
     if_unknown: [&'static str; 2],
 }
 
 impl Found {
     /// The note of an answer about a process that the source does not have.
     pub(super) fn unknown(&self, asked: &Rows) -> Option<&'static str> {
-        let [pid, name] = self.if_unknown;
-        let is_unknown = asked.pid.is_some_and(|pid| !self.pids.contains(&pid));
-        let is_no_name = asked.comm.as_ref().is_some_and(|comm| !self.names.contains(comm));
-        is_unknown.then_some(pid).or_else(|| is_no_name.then_some(name))
+        let ((pids, names), [if_no_pid, if_no_name]) = (&self.observed, self.if_unknown);
+        let note = |is_observed, unknown| if is_observed { WORKER } else { unknown };
+        let pid = asked.pid.filter(|pid| !self.pids.contains(pid));
+        let name = asked.comm.as_ref().filter(|comm| !self.names.contains(*comm));
+        let of_name = || name.map(|comm| note(names.contains(comm), if_no_name));
+        pid.map(|pid| note(pids.contains(&pid), if_no_pid)).or_else(of_name)
     }
 }
 
@@ -108,6 +122,8 @@ fn json_row(row: &Row, what: &str, several: bool) -> Value {
         ("node", several.then(|| answer::name(&row.node))),
         ("api", row.api.as_deref().map(answer::name)),
         ("cold", row.cold.filter(|cold| *cold).map(Value::from)),
+        ("p50_above_us", row.above_ns[0].map(micros)),
+        ("p99_above_us", row.above_ns[1].map(micros)),
         ("max_us", row.max_ns.map(micros)),
         ("off_cpu_s", row.off_cpu_ns.map(seconds)),
         ("percentiles_of_sample", row.sample_of.map(Value::from)),
@@ -121,44 +137,62 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
         Source::File(file) => file.read(of_recording).await,
         Source::Nodes(clients) => {
             let mut left = MAX_ROWS;
-            let of = |url: &str, page: &str| {
+            let of = |page: &str| {
                 let mut found = Found::default();
-                of_page(url, page, &mut found);
+                of_page(page, &mut found);
                 let rows = found.calls.len() + found.waits.len();
                 left = left.checked_sub(rows).ok_or("all nodes have too many rows; ask fewer")?;
-                Ok((observed::of_page(url, page), found))
+                Ok((observed::of_page(page), found))
             };
             let (pages, failed) = pages(clients, of).await;
             if pages.is_empty() {
                 let why = failed.first().map(ToString::to_string).unwrap_or_default();
                 return Err(ToolError(format!("no node answered: {why}")));
             }
-            let if_unknown = [
-                "not observed: no node that answered observes a process with this PID",
-                NAME_UNOBSERVED,
-            ];
-            let mut found = Found { nodes: clients.len(), if_unknown, ..Found::default() };
-            found.head = object(json!({
-                "source": "live counters since each process was first seen",
-                "percentiles": "upper edges of histogram buckets",
-                "observation": observed::of_pages(pages.iter().map(|(observed, _)| observed)),
-            }));
+            let mut found = of_nodes(pages);
+            found.nodes = clients.len();
             if !failed.is_empty() {
                 found.head.insert("failures".into(), failures(failed));
-            }
-            for (_, Found { calls, waits, pids, names, .. }) in pages {
-                found.calls.extend(calls);
-                found.waits.extend(waits);
-                found.pids.extend(pids);
-                found.names.extend(names);
             }
             Ok(found)
         }
     }
 }
 
+fn of_nodes(pages: Vec<Answered<(Value, Found)>>) -> Found {
+    let own = || pages.iter().filter_map(|own| own.own.as_ref());
+    let are_all = own().count() == pages.len();
+    let has_pids = are_all && own().all(|own| own.processes.is_some());
+    let has_names = are_all && observed::names(own()).is_some();
+    let if_unknown = [
+        if has_pids { PID_UNOBSERVED } else { UNEXPORTED },
+        if has_names { NAME_UNOBSERVED } else { UNEXPORTED },
+    ];
+    let observed = (
+        own().filter_map(|own| own.processes.as_ref()).flatten().copied().collect(),
+        own().flat_map(|own| own.names.values().cloned()).collect(),
+    );
+    let observation = pages.iter().map(|own| (&*own.node, &own.of_page.0));
+    let head = object(json!({
+        "source": "live counters since each process was first seen",
+        "percentiles": "upper edges of histogram buckets; the true values are above p50_above_us and p99_above_us, or 0",
+        "observation": observed::of_pages(observation),
+    }));
+    let mut found = Found { head, if_unknown, observed, ..Found::default() };
+    for Answered { node, of_page: (_, own), .. } in pages {
+        let named = |row| Row { node: node.clone(), ..row };
+        found.calls.extend(own.calls.into_iter().map(named));
+        found.waits.extend(own.waits.into_iter().map(named));
+        found.pids.extend(own.pids);
+        found.names.extend(own.names);
+        found.answered.push(node);
+    }
+    found
+}
+
 fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
     let mut head = object(json!({
+        "observation": observed::Coverage::of_recording(recording)?.observation,
         "source": answer::text(&recording.format(), 100),
         "percentiles": "nearest rank",
     }));
@@ -171,7 +205,7 @@ fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
     let processes = recording.processes().iter();
     let (pids, names) = processes.map(|own| (own.pid, own.comm.clone())).unzip();
     let (nodes, if_unknown) = (recording.nodes().len(), [NOT_IN_FILE, NAME_NOT_IN_FILE]);
-    Ok(Found { head, calls, waits, nodes, pids, names, if_unknown })
+    Ok(Found { head, calls, waits, nodes, pids, names, if_unknown, ..Found::default() })
 }
 
 fn of_durations(
@@ -191,6 +225,7 @@ fn of_durations(
         sum_ns: own.sum_ns,
         p50_ns: own.p50_ns,
         p99_ns: own.p99_ns,
+        above_ns: [None; 2],
         max_ns: Some(own.max_ns),
         off_cpu_ns: None,
         sample_of: match own.completeness {
@@ -221,7 +256,8 @@ fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
     of_durations(recording, process, what, &own.durations)
 }
 
-fn of_page(node: &str, page: &str, found: &mut Found) {
+/// Rows of a page, without the node.
+fn of_page(page: &str, found: &mut Found) {
     for process in samples(page, "gpucause_process_info{") {
         found.pids.extend(process.label("pid").parse::<u32>());
         found.names.insert(process.label("comm").to_owned());
@@ -229,14 +265,13 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
     let calls = "gpucause_cuda_call_duration_seconds";
     for (key, histogram) in histograms(page, calls, ["pid", "comm", "op", "api", "cold"]) {
         let [pid, comm, op, api, cold] = key;
-        let row = of_histogram(node, (&pid, comm, op), &histogram);
+        let row = of_histogram((&pid, comm, op), &histogram);
         found.calls.push(Row { api: Some(api), cold: cold.parse().ok(), ..row });
     }
     for sample in samples(page, "gpucause_cuda_call_offcpu_seconds_total") {
         // Summed over reasons.
         let row = found.calls.iter_mut().rev().find(|row| {
             row.cold != Some(true)
-                && row.node == node
                 && row.what == sample.label("op")
                 && row.api.as_deref() == Some(sample.label("api"))
                 && sample.label("pid").parse() == Ok(row.pid)
@@ -254,7 +289,7 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
             continue;
         }
         let what = format!("{reason} ({role})");
-        found.waits.push(of_histogram(node, (&pid, comm, what), &histogram));
+        found.waits.push(of_histogram((&pid, comm, what), &histogram));
     }
     for row in found.calls.iter().chain(&found.waits) {
         found.pids.insert(row.pid);
@@ -262,9 +297,13 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
     }
 }
 
-fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &Histogram) -> Row {
+fn of_histogram((pid, comm, what): (&str, String, String), own: &Histogram) -> Row {
+    let quantiles = [0.5, 0.99].map(|share| own.quantile(share));
+    let upper = quantiles.map(|edges| edges.map(|(_, upper)| upper).filter(|own| own.is_finite()));
+    let [p50_ns, p99_ns] = upper.map(|edge| edge.map(nanos));
+    let lower = quantiles.map(|edges| edges.map(|(lower, _)| lower).filter(|own| *own > 0.0));
     Row {
-        node: node.to_owned(),
+        node: String::new(),
         pid: pid.parse().unwrap_or(0),
         comm,
         what,
@@ -272,8 +311,9 @@ fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &His
         cold: None,
         count: own.count as u64,
         sum_ns: nanos(own.sum),
-        p50_ns: own.quantile(0.5).map(nanos),
-        p99_ns: own.quantile(0.99).map(nanos),
+        p50_ns,
+        p99_ns,
+        above_ns: lower.map(|edge| edge.map(nanos)),
         max_ns: None,
         off_cpu_ns: None,
         sample_of: None,
@@ -289,6 +329,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_percentile_of_buckets_has_both_edges_where_they_are_known() {
+        let labels =
+            "pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaStreamSynchronize\",cold=\"false\"";
+        let mut page = String::new();
+        for (edge, below) in [("0.002", 1), ("0.004", 90), ("+Inf", 100)] {
+            page += &format!(
+                "gpucause_cuda_call_duration_seconds_bucket{{{labels},le=\"{edge}\"}} {below}\n"
+            );
+        }
+        page += &format!("gpucause_cuda_call_duration_seconds_count{{{labels}}} 100\n");
+        let mut found = Found::default();
+        of_page(&page, &mut found);
+        let row = json_row(&found.calls[0], "op", false);
+        assert_eq!((&row["p50_above_us"], &row["p50_us"]), (&json!(2000.0), &json!(4000.0)));
+        assert_eq!((&row["p99_above_us"], &row["p99_us"]), (&json!(4000.0), &Value::Null));
+    }
+
+    #[test]
     fn the_sum_of_all_reasons_is_no_reason_of_a_node() {
         let mut page = String::new();
         for reason in ["all", "futex"] {
@@ -302,7 +360,7 @@ mod tests {
             }
         }
         let mut found = Found::default();
-        of_page("node", &page, &mut found);
+        of_page(&page, &mut found);
         let waits: Vec<_> = found.waits.iter().map(|row| (&*row.what, row.count)).collect();
         assert_eq!(waits, [("futex (dispatcher)", 5)]);
     }

@@ -7,6 +7,7 @@ mod cost;
 mod fake_node;
 mod history;
 mod http;
+mod nodes;
 mod outliers;
 mod recording;
 mod store;
@@ -163,6 +164,11 @@ async fn answers(assistant: Assistant, lines: &[String], wanted: usize) -> Vec<V
     answers
 }
 
+/// The answer of a tool to a call, which is JSON.
+pub(crate) fn json_of(answered: &Value) -> Value {
+    serde_json::from_str(answered["result"]["content"][0]["text"].as_str().unwrap()).unwrap()
+}
+
 pub(crate) fn call(id: u32, tool: &str, arguments: &Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
@@ -263,6 +269,56 @@ fn a_process_that_is_not_in_the_file_is_said_not_to_be_there() {
     };
     assert_eq!(named("finetun.py"), [true; 3]);
     assert_eq!(named(recording::HOSTILE), [false; 3]);
+}
+
+#[test]
+fn a_culprit_is_answered_with_the_chains_of_those_that_it_delays() {
+    let asked = [
+        json!({"pid": 9}),
+        json!({"comm": "holder"}),
+        json!({"pid": 7}),
+        json!({"pid": 9, "offset": 1}),
+        json!({"pid": 9, "node": "gpu-2"}),
+    ];
+    for tool in ["get_causal_chains", "query_fleet"] {
+        let lines: Vec<_> = (0u32..).zip(&asked).map(|(id, asked)| call(id, tool, asked)).collect();
+        let mut reported = run(answers(of_memory(false), &lines, lines.len()));
+        reported.sort_by_key(|own| own["id"].as_u64());
+        let answered: Vec<Value> = reported.iter().map(json_of).collect();
+        for own in &answered[..2] {
+            assert_eq!((&own["chains_in_all"], &own["chains"]), (&json!(0), &json!([])), "{own}");
+            assert_eq!(own["delays_others_in_all"], 1, "{own}");
+            assert_eq!(own["delays_others"][0]["victim"]["pid"], 7, "{own}");
+            assert!(own["note"].as_str().unwrap().contains("delays others"), "{own}");
+        }
+        assert_eq!(answered[2]["chains_in_all"], 1);
+        assert_eq!(answered[3]["delays_others"], json!([]));
+        for own in [&answered[2], &answered[4]] {
+            assert_eq!(own.get("delays_others"), None, "{own}");
+        }
+    }
+}
+
+#[test]
+fn answers_of_a_trace_file_begin_with_what_was_observed() {
+    let is_of_data = |tool: &&&str| !["get_check", "run_demo"].contains(*tool);
+    let tools: Vec<_> = TOOLS.iter().filter(is_of_data).collect();
+    let lines = (0u32..).zip(&tools).map(|(id, tool)| call(id, tool, &arguments()[**tool]));
+    let lines: Vec<_> = lines.map(|line| line.replace("null", "{}")).collect();
+    let reported = run(answers(of_memory(false), &lines, lines.len()));
+    for own in &reported {
+        let text = own["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.starts_with(r#"{"observation":[{"node":"gpu-1""#), "{text}");
+    }
+    assert_eq!(reported.len(), 8);
+}
+
+#[test]
+fn a_check_says_what_it_leaves_out() {
+    let reported = run(answers(of_memory(false), &[call(1, "get_check", &json!({}))], 1));
+    let check = json_of(&reported[0]);
+    assert_eq!(check["lines_ok"], 1);
+    assert!(check["left_out"].as_str().unwrap().contains("ports"), "{check}");
 }
 
 #[test]

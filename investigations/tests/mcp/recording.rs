@@ -28,7 +28,7 @@ pub(crate) fn chain() -> Chain {
         effect: Effect::LaunchTail,
         severity: Severity::High,
         victim: Victim { pid: 7, tid: 8, comm: HOSTILE.into(), ..Victim::default() },
-        culprit: Some(Culprit { pid: 7, comm: "holder".into(), ..Culprit::default() }),
+        culprit: Some(Culprit { pid: 9, comm: "holder".into(), ..Culprit::default() }),
         explained: 0.934,
         lost_seconds: 8.9,
         evidence: Evidence::default().with("p99_seconds", 0.0041),
