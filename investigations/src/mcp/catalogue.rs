@@ -59,7 +59,7 @@ impl Name {
                 "Whether the exporter can observe the host where this server runs, as `gpucause check` reports: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing; without what depends on flags of the exporter. It loads the programs and detaches them again, which needs root."
             }
             Self::GetTraceStats => {
-                "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample or of buckets. Live nodes have no rows of workers, such as those of data loaders."
+                "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample or of buckets. Waits of workers, such as those of data loaders, are in rows (worker): of a file their own, of live nodes those of the process that feeds the GPU."
             }
             Self::GetCausalChains => {
                 "Causes of GPU starvation, the worst first: cause, effect, victim, culprit, share of the effect explained, seconds that the cause took, lost seconds, a sentence and a fix. With pid or comm: the chains whose victim it is, and in delays_others those of other processes whose culprit it is. detail adds evidence and path."

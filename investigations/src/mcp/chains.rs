@@ -12,6 +12,7 @@ use super::source::{Source, failure, failures, limits};
 use super::statistics::{NAME_NOT_IN_FILE, NAME_UNOBSERVED};
 use crate::explain::culprits;
 use crate::fleet::{self, FleetAnswer};
+use crate::observation::Outcome;
 use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
 
 /// Chains with their nodes' names, the worst first.
@@ -33,6 +34,8 @@ const UNOBSERVED: &str =
     "not observed: no process with this PID is observed; whether it was starved is unknown";
 
 const DELAYS_OTHERS: &str = "no chain has it as victim, but it delays others: see delays_others";
+const EXCLUDED: &str =
+    "no chain of what was asked for; there are others: ask without pid, comm and node";
 
 /// The answer of `get_causal_chains`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
@@ -71,6 +74,10 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     if delayed > 0 {
         head.insert("delays_others_in_all".into(), delayed.into());
     }
+    let excluded = found.chains.len() - rows.len();
+    if excluded > 0 {
+        head.insert("excluded".into(), excluded.into());
+    }
     if own == 0 {
         let is_missing = |pid| found.pids.as_ref().is_some_and(|pids| !pids.contains(&pid));
         let is_unobserved = asked.pid.is_some_and(is_missing);
@@ -79,6 +86,7 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
             _ if delayed > 0 => DELAYS_OTHERS,
             _ if is_unobserved => UNOBSERVED,
             Some(comm) if is_no_name(comm) => found.if_no_name,
+            _ if excluded > 0 && found.observed.if_none == Outcome::NothingFound => EXCLUDED,
             _ => found.observed.note(),
         };
         head.insert("note".into(), note.into());
@@ -243,4 +251,35 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
         row.insert("path".into(), chain.path.iter().map(step).collect());
     }
     row.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_of_others_are_no_proof_that_nothing_was_found() {
+        let chain = json!({"id": "1", "cause": "lock_wait", "effect": "hang", "severity": "low",
+            "victim": {"pid": 7, "tid": 7, "comm": "t"}, "culprit": {"pid": 9, "comm": "w"},
+            "explained": 1.0, "lost_seconds": 1.0, "evidence": {}, "path": [], "sentence": "",
+            "fix": "", "first_seen": 1.0, "last_seen": 2.0});
+        let note = |chains: &[&Value]| {
+            let of =
+                |chain: &&Value| ("n".into(), serde_json::from_value((*chain).clone()).unwrap());
+            let found = Found {
+                head: Map::new(),
+                chains: chains.iter().map(of).collect(),
+                observed: Coverage { observation: json!([]), if_none: Outcome::NothingFound },
+                nodes: 1,
+                pids: None,
+                names: None,
+                if_no_name: NAME_UNOBSERVED,
+            };
+            let asked = crate::mcp::arguments::parse(json!({"pid": 8})).unwrap();
+            let answer = select(found, &asked).unwrap();
+            (answer["note"].as_str().unwrap().to_owned(), answer.get("excluded").cloned())
+        };
+        assert_eq!(note(&[&chain]), (EXCLUDED.to_owned(), Some(json!(1))));
+        assert!(note(&[]).0.starts_with("no host-side cause"));
+    }
 }

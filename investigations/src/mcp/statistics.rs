@@ -25,7 +25,7 @@ const PID_UNOBSERVED: &str = "not observed: no node that answered observes a pro
 /// The note about a PID or name that no node exports, where some do not report what they observe.
 const UNEXPORTED: &str = "no node that answered exports calls or waits of such a process: it is not observed, or it is a worker, such as one of a data loader: ask for the process that feeds the GPU";
 /// The note about a process that is observed, and has no series.
-const WORKER: &str = "observed, but nodes export no calls or waits of its own for a worker, such as one of a data loader: ask for the process that feeds the GPU; get_causal_chains says whom it delays";
+const WORKER: &str = "observed, without rows of its own: nodes export the waits of a worker, such as one of a data loader, in the rows (worker) of the process that feeds the GPU, so ask for that one; get_causal_chains says whom it delays";
 /// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
