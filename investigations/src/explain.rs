@@ -198,7 +198,10 @@ impl Incident {
     fn culprits(&self) -> BTreeSet<u32> {
         let pids = &self.filter.pids;
         let own = self.chains().filter(|chain| self.filter.is_victim(chain) && !pids.is_empty());
-        own.flat_map(culprits).map(|(pid, _)| pid).filter(|pid| !pids.contains(pid)).collect()
+        own.flat_map(culprits)
+            .filter_map(|(pid, _)| pid)
+            .filter(|pid| !pids.contains(pid))
+            .collect()
     }
 
     /// The asked period, by its begin and end in seconds since the Unix epoch.

@@ -1,8 +1,8 @@
 //! Charges causes with the time that they took.
 //!
 //! A cause is reported one tick or more after it began: a first small loss is pending, and some effects show only over many calls.
-//! It is then also charged with what it took in earlier ticks, as far as their snapshots are kept and no other cause was charged.
-//! A call that hangs is charged from its beginning.
+//! It is then also charged with what it took in earlier ticks, as far as their snapshots are kept, the process had ended to load what it
+//! begins with and no other cause was charged. A call that hangs is charged from its beginning.
 
 use std::collections::HashMap;
 
@@ -134,8 +134,9 @@ fn since<'a>(
     process: &Process<'_>,
     unseen: u64,
 ) -> Option<(&'a Baseline, u64)> {
+    let ticks = unseen.min(process.ticks_since_loading.into());
     let known = baselines.iter().rev().zip(0..);
-    let known = known.take_while(|&(baseline, ago)| ago <= unseen && baseline.knows(process.now));
+    let known = known.take_while(|&(baseline, ago)| ago <= ticks && baseline.knows(process.now));
     known.last().filter(|&(_, ticks)| ticks > 0)
 }
 

@@ -206,6 +206,8 @@ impl ChainStore {
         let sentence = detection.render();
         let advice = detection.fix.clone();
         let recent = RecentLosses::new(&cost.losses, unix);
+        // The shares of a moment say little.
+        let severity = if is_cut_short { severity.min(Severity::Low) } else { severity };
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
         self.add_cost(key, taken, chain.id.clone());

@@ -27,6 +27,8 @@ pub(crate) struct Process<'a> {
     /// Live bytes of device memory over the last `leak_seconds`; empty when observed for less.
     pub(crate) live_memory: Vec<u64>,
     pub(crate) warmed_up: bool,
+    /// Ticks since the last of its warm-up in which it loaded something.
+    pub(crate) ticks_since_loading: u32,
     /// How long the CPU limit of its cgroup throttled it since the previous snapshot.
     pub(crate) throttled: Nanos,
     pub(crate) effects: Vec<Measured>,

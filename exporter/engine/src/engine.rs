@@ -258,6 +258,7 @@ fn context_of<'a>(
             short: delta(baselines.last()),
             long: delta(baselines.iter().find(knows).or(baselines.last())),
             warmed_up: history.is_some_and(History::warmed_up),
+            ticks_since_loading: history.map_or(0, History::ticks_since_loading),
             throttled: baselines
                 .last()
                 .map_or(Nanos(0), |last| last.throttled(&input.throttled_cgroups, snapshot.id)),

@@ -48,6 +48,7 @@ pub(crate) struct History {
     /// Consecutive windows with launches and without loading.
     quiet: u32,
     warmed_up: bool,
+    ticks_since_loading: u32,
     last_live: u64,
     paces: VecDeque<Pace>,
     /// Time and live bytes.
@@ -89,6 +90,11 @@ impl History {
 
     pub(crate) fn warmed_up(&self) -> bool {
         self.warmed_up
+    }
+
+    /// Ticks since the last of the warm-up in which it loaded something.
+    pub(crate) fn ticks_since_loading(&self) -> u32 {
+        self.ticks_since_loading
     }
 
     /// Records a window. Windows with a chain or with loading do not count as usual.
@@ -139,6 +145,10 @@ impl History {
             (false, _) => 0,
             (true, true) => self.quiet.saturating_add(1),
             (true, false) => self.quiet,
+        };
+        self.ticks_since_loading = match self.warmed_up || quiet {
+            true => self.ticks_since_loading.saturating_add(1),
+            false => 0,
         };
         let late = now.less(since).as_secs_f64() >= settings.warm_up_seconds;
         if !self.warmed_up && (late || self.quiet >= MIN_QUIET) {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{anyhow, bail};
+use nix::errno::Errno;
 
 /// Parses a PID.
 pub(super) fn parse(text: &str) -> Result<u32, &'static str> {
@@ -26,11 +27,21 @@ pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a process has this PID and has not ended. One that its parent has yet to reap has.
+/// Whether a process has this PID and has not ended. One that its parent has yet to reap has, unless only its main thread has ended.
 pub(crate) fn is_running(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may have any text.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            let ended = [Errno::ENOENT, Errno::ESRCH];
+            return !error
+                .raw_os_error()
+                .is_some_and(|code| ended.contains(&Errno::from_raw(code)));
+        }
+    };
+    // The name in parentheses may have any text; after it come the state and, as the eighteenth, the number of threads.
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
+    let threads: Option<u32> = rest.split(' ').nth(17).and_then(|threads| threads.parse().ok());
+    !rest.starts_with(['Z', 'X']) || threads.is_some_and(|threads| threads > 1)
 }
 
 #[cfg(test)]

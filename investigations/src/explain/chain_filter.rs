@@ -18,7 +18,8 @@ pub struct ChainFilter {
 impl ChainFilter {
     /// Whether a chain is selected.
     pub fn has(&self, chain: &Chain) -> bool {
-        (self.is_victim(chain) || culprits(chain).any(|(pid, _)| self.pids.contains(&pid)))
+        (self.is_victim(chain)
+            || culprits(chain).any(|(pid, _)| pid.is_some_and(|pid| self.pids.contains(&pid))))
             && self.severity.is_none_or(|least| chain.severity_in(self.period()) >= least)
             && self.from.is_none_or(|from| chain.last_seen >= from)
             && self.until.is_none_or(|until| chain.first_seen <= until)
@@ -49,12 +50,13 @@ impl ChainFilter {
     }
 }
 
-/// PIDs and names of the culprit of a chain, and of what else took a considerable part of what was lost.
-pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = (u32, &str)> {
+/// Names of the culprit of a chain, and of what else took a considerable part of what was lost, with the PID of each unless several
+/// processes have the name.
+pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = (Option<u32>, &str)> {
     let least = chain.lost_seconds * LEAST_LOSS;
     let others = chain.losses.iter().filter(move |own| own.seconds > 0.0 && own.seconds >= least);
-    let culprit = chain.culprit.iter().filter_map(|own| Some((own.local_pid()?, &*own.comm)));
-    culprit.chain(others.filter_map(|own| Some((own.pid?, &*own.comm))))
+    let culprit = chain.culprit.iter().filter_map(|own| Some((Some(own.local_pid()?), &*own.comm)));
+    culprit.chain(others.map(|own| (own.pid, &*own.comm)))
 }
 
 /// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.

@@ -62,7 +62,9 @@ fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let is_delayed = |own: &&(String, Chain)| {
         let (node, chain) = own;
         let mut culprits = culprits(chain);
-        is_of_one && !is_asked(own) && culprits.any(|(pid, comm)| asked.includes(node, pid, comm))
+        is_of_one
+            && !is_asked(own)
+            && culprits.any(|(pid, comm)| asked.includes(node, pid.unwrap_or_default(), comm))
     };
     let as_row = |(node, chain): &(String, Chain)| row(several.then_some(node), chain, page);
     let mut rows: Vec<Value> = found.chains.iter().filter(is_asked).map(as_row).collect();

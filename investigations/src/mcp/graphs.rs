@@ -116,8 +116,9 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
             sleep(BETWEEN).await;
             let after = statistics::find(source).await?;
             let span = begin.elapsed().as_secs_f64();
-            // Without the counters of before there are no rates.
-            let nodes = before.answered.into_iter().map(|node| (node, span));
+            // Without the counters of before there are no rates, nor where a name is another node's by now.
+            let same = before.answered.into_iter().filter(|own| after.answered.contains(own));
+            let nodes = same.map(|(node, _)| (node, span));
             (steps(&before.calls), nodes.collect(), after)
         }
     };

@@ -9,6 +9,7 @@ use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
 use super::observed;
 use super::source::{Answered, Source, failures, pages};
+use crate::http::Address;
 use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
@@ -61,8 +62,8 @@ pub(super) struct Found {
     pub(super) calls: Vec<Row>,
     pub(super) waits: Vec<Row>,
     pub(super) nodes: usize,
-    /// Names of the live ones that answered.
-    pub(super) answered: Vec<String>,
+    /// Names and addresses of the live nodes that answered.
+    pub(super) answered: Vec<(String, Address)>,
     /// PIDs of the processes of the source.
     pids: HashSet<u32>,
     /// Their names.
@@ -179,13 +180,13 @@ fn of_nodes(pages: Vec<Answered<(Value, Found)>>) -> Found {
         "observation": observed::of_pages(observation),
     }));
     let mut found = Found { head, if_unknown, observed, ..Found::default() };
-    for Answered { node, of_page: (_, own), .. } in pages {
+    for Answered { node, url, of_page: (_, own), .. } in pages {
         let named = |row| Row { node: node.clone(), ..row };
         found.calls.extend(own.calls.into_iter().map(named));
         found.waits.extend(own.waits.into_iter().map(named));
         found.pids.extend(own.pids);
         found.names.extend(own.names);
-        found.answered.push(node);
+        found.answered.push((node, url));
     }
     found
 }

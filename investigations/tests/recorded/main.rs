@@ -53,8 +53,8 @@ struct Process {
     started: u64,
     calls: (u64, u64),
     waited: u64,
-    /// Seconds after the run began.
-    ended: Option<u64>,
+    /// When it was first seen and when it ended, in seconds after the run began.
+    life: (u64, Option<u64>),
 }
 
 const TRAINER: Process = Process {
@@ -64,7 +64,7 @@ const TRAINER: Process = Process {
     started: 7,
     calls: (10, 1_000),
     waited: SECOND,
-    ended: None,
+    life: (0, None),
 };
 
 impl Process {
@@ -73,8 +73,8 @@ impl Process {
         name[..self.comm.len()].copy_from_slice(self.comm.as_bytes());
         let mut own = ProcessSnapshot::new(ProcId(self.id), Tgid(self.pid), Comm(name));
         own.started_boottime = Nanos(self.started);
-        own.first_seen = Nanos(SECOND);
-        own.ended = self.ended.map(|seconds| Nanos(seconds * SECOND));
+        own.first_seen = Nanos(self.life.0 * SECOND);
+        own.ended = self.life.1.map(|seconds| Nanos(seconds * SECOND));
         let (count, each) = self.calls;
         own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))];
         own.offcpu = vec![(Role::Dispatcher, Reason::Futex, durations(1, self.waited))];
@@ -265,15 +265,15 @@ fn more_events_than_counted_calls_are_explained_below_their_table() {
 }
 
 #[test]
-fn the_waits_of_a_process_that_ended_are_shares_of_its_time_until_then() {
+fn waits_are_shares_of_the_time_in_which_their_process_was_observed() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = Process { id: 2, pid: 50, started: 8, ended: Some(5), ..TRAINER };
+    let ended = Process { id: 2, pid: 50, started: 8, life: (3, Some(5)), ..TRAINER };
     let path = record(&folder.path().join("1.db"), 0, "", &[TRAINER, ended], &[]);
     let report = report(&path, &[]);
     let waits = report.nodes[0].recorded.as_ref().unwrap().waits.iter();
     let mut shares: Vec<_> = waits.map(|own| (own.pid, own.share_of_recorded)).collect();
     shares.sort_by_key(|own| own.0);
-    assert_eq!(shares, [(42, 0.1), (50, 0.2)]);
+    assert_eq!(shares, [(42, 0.1), (50, 0.5)]);
 }
 
 #[test]

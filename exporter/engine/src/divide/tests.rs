@@ -46,6 +46,7 @@ fn divide_all_effects(found: &mut [Detection]) {
         long: Delta::default(),
         live_memory: Vec::new(),
         warmed_up: true,
+        ticks_since_loading: 1,
         throttled: Nanos(0),
         effects: Vec::new(),
     };

@@ -259,10 +259,10 @@ impl Processes {
     ) -> f64 {
         let mut runs: BTreeMap<usize, Span> = BTreeMap::new();
         for (_, image) in self.images(process) {
-            let Some(&(from, until)) = self.sessions.get(image.session) else { continue };
+            let Some(&(_, until)) = self.sessions.get(image.session) else { continue };
             let until = image.ended_ns.map_or(until, |ended| until.min(ended));
-            let run = runs.entry(image.session).or_insert((from, until));
-            // A flight recorder writes all that the exporter counted of the process.
+            // Its accounts are of the time since: a flight recorder writes all that the exporter counted of the process.
+            let run = runs.entry(image.session).or_insert((image.since_ns, until));
             *run = (run.0.min(image.since_ns), run.1.max(until));
         }
         if runs.is_empty() {
