@@ -80,6 +80,9 @@ impl Producer {
             let chains: Vec<_> = chains.collect();
             made_up += thread_time() - before;
             self.log.record(&chains, |_| Some(process.clone()));
+            let before = thread_time();
+            drop(chains);
+            made_up += thread_time() - before;
             ended = now_ended;
             println!("{}", self.from + ended);
             if ended == self.chains - self.from {
