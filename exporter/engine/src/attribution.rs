@@ -1,8 +1,8 @@
 //! Charges causes with the time that they took.
 //!
 //! A cause is reported one tick or more after it began: a first small loss is pending, and some effects show only over many calls.
-//! It is then also charged with what it took in earlier ticks, as far as their snapshots are kept, the process had ended to load what it
-//! begins with and no other cause was charged. A call that hangs is charged from its beginning.
+//! It is then also charged with what it took in earlier ticks, as far as their snapshots are kept, the process had loaded what it begins
+//! with and no other cause was charged. A call that hangs is charged from its beginning.
 
 use std::collections::HashMap;
 

@@ -163,17 +163,17 @@ impl Moved {
     }
 }
 
+/// Moves the threads of a stand-in, and checks what they were charged with.
+fn check(arguments: &str, holds: impl Fn(&Moved) -> Result<()>) -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    undisturbed(&observed, || holds(&Moved::take(&observed, &stand_ins, arguments)?))
+}
+
 #[test]
 fn each_wait_of_a_thread_that_is_moved_is_charged_once_and_to_those_who_had_its_cpu() -> Result<()>
 {
-    let stand_ins = StandIns::lay_out()?;
-    let observed = Observed::start(Options::default())?;
-    undisturbed(&observed, || {
-        let moved = Moved::take(
-            &observed,
-            &stand_ins,
-            "split --seconds 5 --round 3ms --shares launch=70,sleep=30",
-        )?;
+    check("split --seconds 5 --round 3ms --shares launch=70,sleep=30", |moved| {
         moved.check_sums()?;
         moved.check_culprits()
     })
@@ -182,14 +182,8 @@ fn each_wait_of_a_thread_that_is_moved_is_charged_once_and_to_those_who_had_its_
 #[test]
 fn each_wait_of_more_threads_than_a_cpu_has_places_for_is_charged_once_when_they_are_moved()
 -> Result<()> {
-    let stand_ins = StandIns::lay_out()?;
-    let observed = Observed::start(Options::default())?;
-    undisturbed(&observed, || {
-        let moved = Moved::take(
-            &observed,
-            &stand_ins,
-            "split --seconds 5 --threads 12 --round 3ms --shares launch=70,sleep=30",
-        )?;
-        moved.check_sums()
-    })
+    check(
+        "split --seconds 5 --threads 12 --round 3ms --shares launch=70,sleep=30",
+        Moved::check_sums,
+    )
 }

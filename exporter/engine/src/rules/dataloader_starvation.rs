@@ -25,7 +25,7 @@ const MIN_BUSY: f64 = 0.8;
 struct Workers {
     /// Child processes that are observed.
     children: u64,
-    /// Those that ever did.
+    /// Workers that ever ended a wait.
     count: u64,
     /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
     waited_for: u64,
@@ -202,7 +202,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     // The job may have workers that it never waited for: no number of them is a total.
     let sentence = "Waiting for data took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} \
-                    {workers_waited_for|worker/workers} ({workers|count} so far, of {child_processes|count} child processes), busy {workers_busy_share|percent} of the time: \
+                    {workers_waited_for|worker/workers} ({workers|count} so far, of {child_processes|count} child processes), \
+                    busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];

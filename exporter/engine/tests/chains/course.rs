@@ -96,6 +96,22 @@ fn the_rest_of_a_process_that_ends_adds_to_sums_and_leaves_severity_and_numbers(
 }
 
 #[test]
+fn a_chain_that_begins_in_the_rest_of_a_process_is_of_low_severity() {
+    let mut host = trained();
+    host.run(1, |train| reads_for(train, 200 * MS));
+    host.is_silent();
+    let end = host.now + 89 * MS;
+    host.run(1, |train| {
+        train.on(100).launches(20, 5 * US).waits(Reason::Io, KERNEL, 80 * MS, 0);
+        train.fill(89 * MS);
+        train.ends(end);
+    });
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!(chain.severity, Severity::Low);
+    lost(chain, 280 * MS);
+}
+
+#[test]
 fn a_young_process_has_lost_all_that_its_first_sentence_says() {
     let mut host = Host::training();
     for windows in 1.. {
@@ -105,6 +121,18 @@ fn a_young_process_has_lost_all_that_its_first_sentence_says() {
         lost(chain, windows * 600 * MS);
         return;
     }
+}
+
+#[test]
+fn what_a_process_read_as_it_loaded_is_no_part_of_its_first_chain() {
+    let mut host = Host::training();
+    host.run(1, |train| {
+        reads_for(train, 900 * MS);
+        train.cold_launches(80, 2 * MS);
+    });
+    host.run(3, steady);
+    host.run(1, |train| reads_for(train, 600 * MS));
+    lost(host.only(Cause::BlockIo), 600 * MS);
 }
 
 #[test]
