@@ -132,7 +132,7 @@ impl Chains {
     }
 
     /// Evaluates the accounts; logs new chains. Returns all chains.
-    pub(crate) fn evaluate(&self, input: EngineInput) -> Vec<Chain> {
+    pub(crate) fn evaluate(&self, input: &EngineInput) -> Vec<Chain> {
         let known = self.ids();
         let own = |process: &ProcessSnapshot| {
             (process.tgid.0, process.ended.is_none().then_some(process.comm))
@@ -277,7 +277,7 @@ mod tests {
         let ended = ProcessSnapshot { tgid: Tgid(2), ended: Some(Nanos(1)), ..process(2) };
         let snapshot = Snapshot { processes: vec![process(1), ended], ..Snapshot::default() };
         let chains = Chains::new(Settings::default());
-        chains.evaluate(EngineInput::new(Arc::new(snapshot), 1.0));
+        chains.evaluate(&EngineInput::new(Arc::new(snapshot), 1.0));
         assert_eq!(chains.evaluated(), Some(vec![1, 2]));
         assert_eq!(chains.names(), [(1, "train".to_owned())].into());
     }

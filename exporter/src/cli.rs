@@ -149,7 +149,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
     /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is over
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_length)]
     pub duration: Option<Duration>,
 }
 

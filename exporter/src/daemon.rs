@@ -267,7 +267,7 @@ impl Daemon {
         let input = engine_input(&observation, throttled_gpus);
         self.shared.peers.update(&input.snapshot, &observation.details);
         self.chains.set_peers(self.shared.peers.known(Instant::now()));
-        let chains = self.chains.evaluate(input.clone());
+        let chains = self.chains.evaluate(&input);
         if let Some(log) = self.chain_log() {
             log.record(&chains, |victim| victim_process(victim, &input.snapshot, &observation));
         }

@@ -75,6 +75,14 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(form()) } else { Ok(total) }
 }
 
+/// The same for how long something is to go on: longer than nothing.
+pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Duration::ZERO => Err(format!("{text:?} is no time at all; write {FORM}")),
+        length => Ok(length),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,7 +112,12 @@ mod tests {
             "5\u{b5}s",
         ] {
             assert!(parse(text).unwrap_err().contains("no duration"), "{text}");
+            assert_eq!(parse_length(text), parse(text));
         }
+        for text in ["0", "0s", "0m0s"] {
+            assert!(parse_length(text).unwrap_err().contains("no time at all"), "{text}");
+        }
+        assert_eq!(parse_length("1ms"), Ok(Duration::from_millis(1)));
     }
 
     #[test]

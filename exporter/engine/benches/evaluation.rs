@@ -105,7 +105,7 @@ fn main() {
         let snapshot = Arc::new(Snapshot { taken_at, processes, ..Snapshot::default() });
         let input = EngineInput::new(snapshot, windows as f64 * 2.0);
         let start = cpu_time();
-        engine.evaluate(input);
+        engine.evaluate(&input);
         took.push(cpu_time() - start);
     }
     took.drain(..10);

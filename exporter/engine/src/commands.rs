@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
+use crate::rules::cpu_preemption::on_one_cpu;
 use crate::worker_time::on_all_cpus;
 
 /// What commands name of the host.
@@ -22,9 +23,11 @@ pub(crate) struct Host {
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     let clauses =
         [shares_its_cpu(chain, host), thread_that_competes(chain), second_competitor(chain)];
-    let advice = match has_all_cpus(chain, host) {
-        true => on_all_cpus(advice),
-        false => advice.to_owned(),
+    let has_one_cpu = || only_cpu(&chain.victim.place, host).is_some();
+    let advice = match &chain.culprit {
+        _ if has_all_cpus(chain, host) => on_all_cpus(advice),
+        None if has_one_cpu() => on_one_cpu(advice),
+        _ => advice.to_owned(),
     };
     let mut fix = format!("{advice}{}", clauses.concat());
     let (lists, commands): (Vec<_>, Vec<_>) =

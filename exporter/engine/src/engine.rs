@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Evaluates a snapshot. One that comes less than 20 ms after the previous is ignored: shares of so short a window say nothing.
-    pub fn evaluate(&mut self, input: EngineInput) {
+    pub fn evaluate(&mut self, input: &EngineInput) {
         let now = input.snapshot.taken_at;
         let Some(last) = self.baselines.back() else {
             self.baselines.push_back(input.into());
@@ -128,7 +128,7 @@ impl Engine {
         }
         self.ticks += 1;
         let baselines: &[Baseline] = self.baselines.make_contiguous();
-        let mut context = context_of(&self.settings, &self.histories, baselines, &input);
+        let mut context = context_of(&self.settings, &self.histories, baselines, input);
         context.host = self.host.as_deref();
         context.peers = Some(&self.peers);
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
@@ -137,7 +137,7 @@ impl Engine {
         let point = activity::point(&context, input.unix_seconds);
         let mut attribution = Attribution {
             baselines,
-            input: &input,
+            input,
             tick: self.ticks,
             store: &mut self.store,
             charged: &mut self.charged,
@@ -174,10 +174,12 @@ impl Engine {
             known.contains(&id).then_some(first.min(oldest))
         });
         self.histories = histories;
-        self.baselines.push_back(input.into());
-        if self.baselines.len() > LONG_WINDOW {
+        // With many processes each of these is large.
+        drop(context);
+        if self.baselines.len() == LONG_WINDOW {
             self.baselines.pop_front();
         }
+        self.baselines.push_back(input.into());
     }
 
     /// Chains, the [worst first](Chain::worst_first).

@@ -32,8 +32,8 @@ struct Pace {
 
 /// One window of a process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Evaluation<'a> {
-    pub(crate) delta: &'a Delta<'a>,
+pub(crate) struct Evaluation<'a, 'b> {
+    pub(crate) delta: &'a Delta<'b>,
     /// Device memory in use at its end, in bytes.
     pub(crate) live: u64,
     /// Whether it had no chain.
@@ -98,7 +98,7 @@ impl History {
     }
 
     /// Records a window. Windows with a chain or with loading do not count as usual.
-    pub(crate) fn record(&mut self, now: Nanos, evaluation: &Evaluation<'_>) {
+    pub(crate) fn record(&mut self, now: Nanos, evaluation: &Evaluation<'_, '_>) {
         let Evaluation { delta, live, healthy, settings } = *evaluation;
         let live_before = std::mem::replace(&mut self.last_live, live);
         let quiet = is_quiet(delta, live_before, live, settings);

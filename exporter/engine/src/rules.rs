@@ -5,7 +5,7 @@ mod block_io;
 mod clock_throttling;
 mod cold_start;
 mod cpu_limit;
-mod cpu_preemption;
+pub(crate) mod cpu_preemption;
 mod dataloader_starvation;
 mod graph_recapture;
 mod hang;

@@ -36,6 +36,10 @@ pub(crate) struct WorkerTime {
     pub(crate) running: Nanos,
     pub(crate) io: Nanos,
     pub(crate) without_cpu: Nanos,
+    /// Observed time of all of them together.
+    wall: Nanos,
+    /// The most that were waited for in one window.
+    workers: u64,
     /// How much of the last the job itself had the CPU.
     job: f64,
     /// The same of other processes.
@@ -68,8 +72,13 @@ fn most<T: Clone + PartialEq>(times: &[(T, f64)], before: Option<&T>) -> Option<
 
 impl WorkerTime {
     /// Time of one worker.
-    pub(crate) fn new([running, io, without_cpu]: [Nanos; 3]) -> Self {
-        Self { running, io, without_cpu, ..Self::default() }
+    pub(crate) fn new([running, io, without_cpu]: [Nanos; 3], wall: Nanos) -> Self {
+        Self { running, io, without_cpu, wall, workers: 1, ..Self::default() }
+    }
+
+    /// So many were waited for in this window.
+    pub(crate) const fn set_workers(&mut self, workers: u64) {
+        self.workers = workers;
     }
 
     /// Time without a CPU that a task had.
@@ -89,6 +98,8 @@ impl WorkerTime {
         self.running.0 = self.running.0.saturating_add(later.running.0);
         self.io.0 = self.io.0.saturating_add(later.io.0);
         self.without_cpu.0 = self.without_cpu.0.saturating_add(later.without_cpu.0);
+        self.wall.0 = self.wall.0.saturating_add(later.wall.0);
+        self.workers = self.workers.max(later.workers);
         self.job += later.job;
         losses::add(&mut self.others, &later.others);
         let new = later.feeders.iter().filter(|own| !self.feeders.contains(own)).cloned();
@@ -154,6 +165,13 @@ impl WorkerTime {
         }
     }
 
+    /// Whether one worker less could do all of the work, did none of them ever wait for a CPU.
+    fn fewer_suffice(&self) -> bool {
+        let work = self.running.as_secs_f64() + self.io.as_secs_f64();
+        let workers = self.workers as f64;
+        work * workers <= self.wall.as_secs_f64() * (workers - 1.0)
+    }
+
     fn about_cpus(&mut self) -> String {
         // An empty name is the job itself.
         let others = self.others.iter().map(|own| (own.comm.clone(), own.seconds));
@@ -162,10 +180,22 @@ impl WorkerTime {
         let of = |part: f64| format!("{} of the time that workers waited for a CPU", text(part));
         match &self.competitor {
             None => LARGER_SET.into(),
-            Some(name) if name.is_empty() => format!(
-                "Run fewer workers or fewer threads in each{OR_LARGER_SET}: its own tasks had the CPU for {}.",
+            Some(name) if name.is_empty() && self.fewer_suffice() => format!(
+                "Run fewer workers, or fewer threads in those that have several{OR_LARGER_SET}: its own tasks had the CPU for {}.",
                 of(self.job)
             ),
+            Some(name) if name.is_empty() => {
+                let next = match self.others.first() {
+                    Some(Loss { pid: Some(pid), comm, seconds }) => {
+                        format!(", and {comm} (PID {pid}) for {}", text(*seconds))
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "{LARGER_SET} Fewer workers would prepare less. Its own tasks had the CPU for {}{next}.",
+                    of(self.job)
+                )
+            }
             Some(name) => {
                 let taken = self.others.iter().find(|own| own.comm == *name);
                 let pid = taken.and_then(|own| own.pid).map(|pid| format!(" (PID {pid})"));
@@ -198,7 +228,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn window(running: u64, io: u64, without_cpu: u64) -> WorkerTime {
-        WorkerTime::new([running, io, without_cpu].map(|tenths| Nanos(tenths * SECOND / 10)))
+        let parts = [running, io, without_cpu].map(|tenths| Nanos(tenths * SECOND / 10));
+        WorkerTime::new(parts, Nanos((running + io + without_cpu) * SECOND / 10))
     }
 
     fn program(comm: &str, feeds: Option<&str>) -> Competitor {
@@ -247,9 +278,31 @@ mod tests {
     }
 
     #[test]
+    fn fewer_workers_are_proposed_only_where_one_less_could_do_all_of_the_work() {
+        let advice = |workers, work, without_cpu| {
+            let mut all = window(work, 0, without_cpu);
+            all.set_workers(workers);
+            all.add_competitor(Competitor::Job, Nanos(4 * SECOND));
+            all.add_competitor(program("cron", None), Nanos(2 * SECOND));
+            all.advice()
+        };
+        for (workers, work, suffice) in
+            [(1, 1, false), (2, 50, true), (2, 51, false), (3, 57, true)]
+        {
+            // Time without a CPU is one of the two largest parts in any case.
+            let text = advice(workers, work, 100 - work).replace("Do this as well: ", "");
+            let fewer = text.contains("Run fewer workers, or fewer threads in those");
+            assert_eq!((fewer, text.contains("would prepare less")), (suffice, !suffice), "{text}");
+            let both = "Its own tasks had the CPU for 4.0 s of the time that workers waited for a CPU, and cron (PID 900) for 2.0 s.";
+            assert_eq!(text.contains(both), !suffice, "{text}");
+        }
+    }
+
+    #[test]
     fn workers_without_a_cpu_compete_with_each_other_or_with_a_program_that_is_named() {
         let advice = |competitors: &[(Competitor, u64)]| {
             let mut all = window(1, 1, 70);
+            all.set_workers(2);
             for (competitor, seconds) in competitors {
                 all.add_competitor(competitor.clone(), Nanos(seconds * SECOND));
             }

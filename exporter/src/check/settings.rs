@@ -1,6 +1,6 @@
 //! What the flags of the exporter name: configuration, web configuration, the folder of flight records, dcgm-exporter.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Point, State};
 use crate::cli::{ExporterArgs, GpuArgs};
@@ -8,6 +8,8 @@ use crate::flight_recorder::FlightRecorder;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
 
+/// What the unit of the packages names.
+const PACKAGED: &str = "/etc/gpucause/config.yaml";
 const CONFIG: &str = "configuration";
 const WEB_CONFIG: &str = "web configuration";
 const DCGM: &str = "dcgm-exporter";
@@ -26,7 +28,9 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
             Err(error) => points.extend(invalid(WEB_CONFIG, &error.to_string())),
         }
     }
-    match (args.config_source().load(), &args.config.file) {
+    let mut source = args.config_source();
+    source.file = file_to_read(source.file, Path::new(PACKAGED));
+    match (source.load(), &source.file) {
         (Ok(config), file) => {
             points.extend(file.as_deref().map(|path| Point::ok(CONFIG, found(path)).required()));
             if !config.probe.enabled {
@@ -48,6 +52,11 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
         });
     }
     points
+}
+
+/// What is named, or what the exporter of the unit reads if it is there.
+fn file_to_read(named: Option<PathBuf>, packaged: &Path) -> Option<PathBuf> {
+    named.or_else(|| packaged.exists().then(|| packaged.to_owned()))
 }
 
 fn found(path: &Path) -> String {
@@ -80,4 +89,18 @@ pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
         Err(error) => Point::failed(DCGM, &format!("{error:#}")),
     };
     Some(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_the_package_is_read_where_it_is_there_and_no_other_is_named() {
+        let packaged = tempfile::NamedTempFile::new().unwrap();
+        let named = Some(PathBuf::from("/named.yaml"));
+        assert_eq!(file_to_read(named.clone(), packaged.path()), named);
+        assert_eq!(file_to_read(None, packaged.path()), Some(packaged.path().into()));
+        assert_eq!(file_to_read(None, Path::new("/nonexistent/config.yaml")), None);
+    }
 }

@@ -25,7 +25,7 @@ pub struct RecordArgs {
     #[arg(long)]
     pub force: bool,
     /// End after this time, such as 120s, rather than on Ctrl-C
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_length)]
     pub duration: Option<Duration>,
     /// Record single events of this process only, and until it ends; may be repeated. Accounts are of all processes, as a culprit may be any
     #[arg(long = "pid", value_name = "PID", value_parser = super::pid::parse)]

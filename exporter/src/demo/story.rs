@@ -117,6 +117,10 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
     }
     if chains.is_empty() {
         text.push_str("  no chain\n");
+    } else if !injected.cause.is_empty()
+        && !chains.iter().any(|chain| chain.cause.label() == injected.cause)
+    {
+        let _ = writeln!(text, "  not {}", injected.cause);
     }
     text
 }
@@ -206,6 +210,10 @@ mod tests {
         let text = comparison(&account(), &[chain(Severity::High)]);
         assert!(text.contains("cpu_preemption by fluent-bit (PID 7): 4.00 s\n"), "{text}");
         assert!(text.contains("3.80 s, where 4.00 s were measured until then (-5.0 %)"), "{text}");
+        assert!(!text.contains("  not "), "{text}");
+        let another = Chain { cause: Cause::LockWait, ..chain(Severity::High) };
+        let text = comparison(&account(), &[another]);
+        assert!(text.contains("\n  not cpu_preemption\n"), "{text}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl RecordedSampler {
                 let snapshot = Arc::clone(&observation.snapshot);
                 // The engine reports times by the wall clock; the series' clock stands still.
                 let unix_seconds = clock_at(snapshot.taken_at).unix_seconds(snapshot.taken_at);
-                self.chains.evaluate(EngineInput { snapshot, unix_seconds, ..input });
+                self.chains.evaluate(&EngineInput { snapshot, unix_seconds, ..input });
                 self.chains.findings()
             }
         };

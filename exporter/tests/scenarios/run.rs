@@ -142,7 +142,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         let mut input = EngineInput::new(Arc::clone(&snapshot), unix);
         let throttled = throttling.refresh(&snapshot.processes).into_iter();
         input.throttled_cgroups = throttled.map(|(id, throttled)| (id, throttled.time)).collect();
-        engine.evaluate(input);
+        engine.evaluate(&input);
         // The host may have CUDA processes of other tests.
         let leader = nix::unistd::Pid::from_raw(trainer.pid().cast_signed());
         let own = |pid: u32| {

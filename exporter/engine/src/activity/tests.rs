@@ -45,7 +45,7 @@ fn input(at_seconds: u64, processes: Vec<ProcessSnapshot>) -> EngineInput {
 
 fn engine(inputs: impl IntoIterator<Item = EngineInput>) -> Engine {
     let mut engine = Engine::new(Settings::default());
-    inputs.into_iter().for_each(|input| engine.evaluate(input));
+    inputs.into_iter().for_each(|input| engine.evaluate(&input));
     engine
 }
 

@@ -112,8 +112,14 @@ pub(super) fn detection(
         Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
         None => {
             let feeder = worst.and_then(|wait| context.feeder(wait.tgid?.0));
-            let is_other = |feeder: &Feeder| feeder.pid != process.now.tgid.0;
-            oversubscribed(&comm, feeder.filter(is_other).map(|_| &*name))
+            let works_for = |feeder: Feeder| match feeder.pid == process.now.tgid.0 {
+                true => format!(" {name} works for {comm} itself."),
+                false => format!(
+                    " {name} feeds a GPU, or works for what does: another priority only moves the loss."
+                ),
+            };
+            let top = feeder.map(works_for).unwrap_or_default();
+            format!("The CPUs of {comm} are oversubscribed: run fewer tasks on them{OR_PIN}.{top}")
         }
     };
     Detection {
@@ -143,19 +149,12 @@ fn is_idle(wait: &&Wait) -> bool {
 const SLOW_WAKEUP: &str =
     "Idle CPUs wake up late: limit deep idle states, or check the steal time of a virtual machine.";
 
-/// What to do against many tasks. `job` is the top competitor, if it feeds a GPU or works for what does.
-fn oversubscribed(comm: &str, job: Option<&str>) -> String {
-    let rest = match job {
-        Some(job) => {
-            format!(
-                " {job} feeds a GPU, or works for what does: another priority only moves the loss."
-            )
-        }
-        None => String::new(),
-    };
-    format!(
-        "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the dispatcher thread to dedicated CPUs.{rest}"
-    )
+/// What helps beside fewer tasks.
+const OR_PIN: &str = ", or pin the dispatcher thread to dedicated CPUs";
+
+/// The advice against many tasks for a thread that may run on one CPU only.
+pub(crate) fn on_one_cpu(advice: &str) -> String {
+    advice.replacen(OR_PIN, ", or let the dispatcher thread run on more CPUs", 1)
 }
 
 /// Never slows what feeds a GPU itself: it would only move the loss.
@@ -166,7 +165,7 @@ fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
             "Keep thread {name} of {comm} itself off the CPU of its dispatcher thread: pin the two to different CPUs."
         ),
         None => format!(
-            "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the dispatcher thread to dedicated CPUs."
+            "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight{OR_PIN}."
         ),
         Some(feeder) if feeder.pid == victim => format!(
             "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the dispatcher thread a CPU of its own."

@@ -27,11 +27,12 @@ struct Workers {
     children: u64,
     /// Workers that ever ended a wait.
     count: u64,
-    /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
+    /// Those that did in this window; in the long one while a wait goes on. A worker whose batch is never waited for ends no wait.
     waited_for: u64,
     wall: Nanos,
     time: WorkerTime,
-    busiest: Option<Culprit>,
+    /// The one whose batches were waited for longest.
+    latest: Option<Culprit>,
 }
 
 fn busy(thread: &ThreadDelta) -> [Nanos; 3] {
@@ -50,22 +51,26 @@ impl Workers {
     fn of(context: &Context<'_>, process: &Process<'_>) -> Self {
         let mut all = Self::default();
         let mut most = Nanos(0);
-        for worker in context.workers_of(process.now.id) {
+        let workers = || context.workers_of(process.now.id);
+        let ends_now = workers().any(|own| own.short.measures().ended_waits.0 > 0);
+        for worker in workers() {
             let Some(thread) = worker.short.worker() else { continue };
             all.children += 1;
             all.count += u64::from(worker.now.measures.ended_waits.0 > 0);
-            if worker.long.measures().ended_waits.0 == 0 {
+            let window = if ends_now { &worker.short } else { &worker.long };
+            let ended_waits = window.measures().ended_waits;
+            if ended_waits.0 == 0 {
                 continue;
             }
             let parts = busy(&thread);
             all.waited_for += 1;
             all.wall.0 = all.wall.0.saturating_add(thread.wall.0);
-            all.time.add(&WorkerTime::new(parts));
+            all.time.add(&WorkerTime::new(parts, thread.wall));
             add_competitors(&mut all.time, context, (process, worker));
-            if sum(parts) > most {
-                most = sum(parts);
+            if ended_waits > most {
+                most = ended_waits;
                 let comm = worker.now.comm.to_text();
-                all.busiest = Some(Culprit { pid: worker.now.tgid.0, comm, ..Culprit::default() });
+                all.latest = Some(Culprit { pid: worker.now.tgid.0, comm, ..Culprit::default() });
             }
         }
         all
@@ -183,7 +188,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     // A forked worker has its parent's name until it sets its own.
     let waits = process.waits(share.effect, &WAITS);
     let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
-    if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
+    if let (Some(worker), Some(wait)) = (&mut workers.latest, named) {
         worker.comm = wait.on.to_text();
     }
     let evidence = share.evidence().and(
@@ -196,6 +201,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
             .with("workers_io_seconds", workers.time.io.as_secs_f64())
             .with("workers_without_cpu_seconds", workers.time.without_cpu.as_secs_f64()),
     );
+    workers.time.set_workers(workers.waited_for);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
     // Not all of it counts as lost: a wait in poll may be healthy.
@@ -207,8 +213,13 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];
-    let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
-    let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
+    let others = match workers.waited_for.saturating_sub(1) {
+        0 => String::new(),
+        1 => " and 1 other".into(),
+        others => format!(" and {others} others"),
+    };
+    let name = |worker: &Culprit| format!("{} ({}){others}", worker.comm, worker.pid);
+    let from = workers.latest.as_ref().map_or_else(|| "workers".into(), name);
     let busy_with = parts.iter().filter(|&&(time, _)| ratio(time, busy) >= 0.1);
     let mut path: Vec<_> = busy_with
         .map(|&(time, what)| Step::new(what, &from, "kept the workers busy", time))
@@ -222,7 +233,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     path.push(Step::new(victim, share.effect.effect.label(), blocked, share.time));
     Some(Detection {
         path,
-        culprit: workers.busiest,
+        culprit: workers.latest,
         sentence: Sentence::new(sentence, names),
         workers: Some(workers.time.into()),
         ..share.detection(cause, (index, process), claim, evidence)

@@ -227,6 +227,36 @@ fn a_thread_that_may_run_on_one_cpu_only_is_said_to_share_it_whoever_competes() 
     }
 }
 
+#[test]
+fn a_thread_with_one_cpu_among_many_tasks_is_told_to_use_more_as_the_command_does() {
+    let mut host = among_many(false);
+    for (cpus, advice, command) in [
+        ("0", ", or let the dispatcher thread run on more CPUs.", true),
+        ("0-3", ", or pin the dispatcher thread to dedicated CPUs.", false),
+    ] {
+        host.set_places([(100, Place { cpus: cpus.into(), ..Place::default() })]);
+        let fix = &host.only(Cause::CpuPreemption).fix;
+        assert!(fix.contains(advice), "{fix}");
+        assert_eq!(fix.contains("taskset -cp"), command, "{fix}");
+    }
+}
+
+#[test]
+fn the_top_competitor_among_many_tasks_may_work_for_the_victim() {
+    let mut host = scenarios::trained();
+    host.start_worker(0, 200);
+    host.run_all(3, |processes, _| {
+        scenarios::steady(&mut processes[0]);
+        let tasks = [("pt_data_worker", 200, 280), ("backup", 901, 220), ("cron", 902, 200)];
+        for (name, pid, ms) in tasks {
+            let task = Task(name, pid, Relation::Other);
+            processes[0].waits(Reason::Preempted, task, ms * MS, 0);
+        }
+    });
+    let fix = &host.only(Cause::CpuPreemption).fix;
+    assert!(fix.contains(" pt_data_worker works for train itself."), "{fix}");
+}
+
 /// Three tasks preempt a trainer; the first may feed a GPU.
 fn among_many(job: bool) -> Host {
     let mut host = scenarios::trained();

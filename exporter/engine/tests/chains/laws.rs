@@ -154,7 +154,7 @@ fn tick(engine: &mut Engine, at: u64, processes: Vec<ProcessSnapshot>) {
     // A limit explains what preemption would: not for all of them.
     let limited = ids.into_iter().filter(|id| id.0 == 1);
     input.throttled_cgroups = limited.map(|id| (id, Nanos(at))).collect();
-    engine.evaluate(input);
+    engine.evaluate(&input);
 }
 
 fn chains_are_sane(engine: &Engine, wall: f64) {

@@ -166,13 +166,13 @@ fn a_snapshot_that_is_hardly_later_than_the_previous_or_earlier_is_ignored() {
     host.run(3, |train| reads_for(train, 700 * MS));
     let before = host.only(Cause::BlockIo).clone();
     let input = host.input();
-    host.engine.evaluate(input);
+    host.engine.evaluate(&input);
     host.now += WINDOW / 100;
     let input = host.input();
-    host.engine.evaluate(input);
+    host.engine.evaluate(&input);
     host.now -= 10 * WINDOW;
     let input = host.input();
-    host.engine.evaluate(input);
+    host.engine.evaluate(&input);
     assert_eq!(host.only(Cause::BlockIo), &before);
 }
 

@@ -161,8 +161,8 @@ fn starved_without_cpus(had_by: Task) -> Host {
 #[test]
 fn who_had_the_cpu_that_workers_waited_for_is_named_with_all_of_its_time() {
     for (task, expected) in [
-        (Task("pt_data_worker", 201, Relation::Other), "Run fewer workers or fewer threads"),
-        (Task("train", 100, Relation::Other), "Run fewer workers or fewer threads"),
+        (Task("pt_data_worker", 201, Relation::Other), "Run fewer workers, or fewer threads"),
+        (Task("train", 100, Relation::Other), "Run fewer workers, or fewer threads"),
         (Task("cron", 901, Relation::Other), "Keep cron (PID 901) off the CPUs of the workers"),
         (Task("serve", 900, Relation::Other), "serve (PID 900) feeds a GPU itself and had"),
     ] {
@@ -186,7 +186,10 @@ fn workers_that_may_run_on_all_cpus_of_the_host_are_given_no_larger_set() {
         let mut host = starved_without_cpus(Task("train", 100, Relation::Other));
         host.set_places([(200, Place { cpus: cpus.into(), ..Place::default() })]);
         let fix = &host.only(Cause::DataloaderStarvation).fix;
-        assert!(fix.starts_with("Run fewer workers or fewer threads in each"), "{fix}");
+        assert!(
+            fix.starts_with("Run fewer workers, or fewer threads in those that have several"),
+            "{fix}"
+        );
         assert_eq!(fix.contains("a larger CPU set"), is_larger, "{cpus}: {fix}");
     }
 }
@@ -198,6 +201,35 @@ fn workers_that_are_not_waited_for_now_are_counted_all_the_same() {
     let number = |name| chain.evidence.get(name);
     assert_eq!((number("workers"), number("workers_waited_for")), (Some(2.0), Some(1.0)));
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 200, "the one that was waited for");
+}
+
+#[test]
+fn a_worker_is_waited_for_in_this_window_or_in_none() {
+    let mut host = trained();
+    for tgid in [200, 201] {
+        host.start_worker(0, tgid);
+    }
+    host.run_all(4, |processes, window| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
+        // The second is busier, and was waited for in the first window only.
+        processes[1].works(&[(State::Running, 1_700 * MS), (State::Off(Reason::Poll), 300 * MS)]);
+        let parts = [(State::Running, 2_000 * MS)];
+        if window == 0 { processes[2].works(&parts) } else { processes[2].is_busy(&parts) }
+    });
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!(chain.culprit.as_ref().unwrap().pid, 200);
+    assert!(chain.sentence.contains("It waited for 1 worker (2 so far,"), "{}", chain.sentence);
+    let step = chain.path.iter().find(|step| step.to.starts_with("train")).unwrap();
+    assert_eq!(step.from, "pt_data_worker (200)");
+}
+
+#[test]
+fn time_that_several_workers_kept_their_trainer_waiting_is_not_that_of_one() {
+    let host = scenarios::starved();
+    let chain = host.only(Cause::DataloaderStarvation);
+    let step = chain.path.iter().find(|step| step.to.starts_with("train")).unwrap();
+    assert!(step.from.ends_with(") and 1 other"), "{step:?}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Node {
     fn evaluate(&mut self) {
         let now = self.kernel().now();
         let Ok(observation) = self.pipeline.observe(Nanos(now.0 + 1));
-        self.chains.evaluate(engine_input(&observation, HashMap::new()));
+        self.chains.evaluate(&engine_input(&observation, HashMap::new()));
     }
 
     fn take(&mut self, step: &Step) -> Option<Vec<Family>> {
