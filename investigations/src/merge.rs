@@ -6,6 +6,8 @@
 
 mod chains;
 mod copy;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -170,7 +172,7 @@ pub fn merge(
     }
     let unfinished =
         UnfinishedFile::create(output, overwrite).map_err(output_file::cannot_create(output))?;
-    let merged = write(inputs, Store::in_empty(unfinished.hidden())?, progress)?;
+    let merged = write(inputs, &unfinished, progress).map_err(named(output))?;
     unfinished.publish_database().map_err(output_file::cannot_create(output))?;
     Ok(Merged { path: output.to_owned(), ..merged })
 }
@@ -181,15 +183,23 @@ pub fn merge(
 /// As those of [`merge`].
 pub(crate) fn try_alone(input: &Input, output: &Path) -> Result<(), MergeError> {
     let file = UnfinishedFile::create(output, true).map_err(output_file::cannot_create(output))?;
-    write(std::slice::from_ref(input), Store::in_empty(file.hidden())?, &mut |_| {}).map(drop)
+    write(std::slice::from_ref(input), &file, &mut |_| {}).map(drop).map_err(named(output))
+}
+
+/// Errors with the name of the output in place of that of its unfinished file.
+fn named(output: &Path) -> impl FnOnce(MergeError) -> MergeError {
+    move |error| match error {
+        MergeError::Write(error) => error.of_output(output).into(),
+        other => other,
+    }
 }
 
 fn write(
     inputs: &[Input],
-    store: Store,
+    file: &UnfinishedFile,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Merged, MergeError> {
-    let mut copying = Copying::new(store);
+    let mut copying = Copying::new(Store::in_empty(file.hidden())?);
     let mut seen = HashSet::new();
     let (mut warnings, mut files) = (Vec::new(), 0);
     for (index, input) in inputs.iter().enumerate() {

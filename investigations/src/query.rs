@@ -19,6 +19,7 @@ use rusqlite::{Connection, ErrorCode};
 use serde::Serialize;
 
 use crate::database::open_read_only;
+use crate::recording::{self, RecordingError};
 
 pub use live::{Tables, tables};
 pub use render::{csv, jsonl, table, tsv};
@@ -101,6 +102,9 @@ pub enum QueryError {
     /// The statement exceeded a limit in bytes.
     #[error("{0} of {1} bytes - query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
+    /// The file is no database.
+    #[error(transparent)]
+    NotATrace(RecordingError),
     /// The file is damaged.
     #[error(
         "{path} cannot be read: {reason} - copy it again, or see .recover of the sqlite3 shell"
@@ -272,7 +276,8 @@ fn query_error(path: &Path, stop: Stop) -> QueryError {
         Some(ErrorCode::OutOfMemory) => {
             QueryError::TooLarge("queries that run at once take more memory than the limit", MEMORY)
         }
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SystemIoFailure) => {
+        Some(ErrorCode::NotADatabase) => QueryError::NotATrace(recording::error(path, error)),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::SystemIoFailure) => {
             QueryError::Damaged { path: path.to_path_buf(), reason: error.to_string() }
         }
         _ => QueryError::Wrong(error.to_string()),

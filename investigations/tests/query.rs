@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use gpucause_investigations::query::{
     Answer, Limits, QueryError, Value, csv, jsonl, query, table, tsv,
 };
+use gpucause_investigations::recording::open;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -295,10 +296,9 @@ fn errors_say_what_to_do() {
     assert!(missing.to_string().contains("none.db"), "{missing}");
     let text = folder.path().join("text");
     std::fs::write(&text, "no database, but long enough to be taken for one".repeat(50)).unwrap();
-    assert!(matches!(
-        ask(&text, "SELECT * FROM sqlite_schema"),
-        Err(QueryError::Damaged { .. } | QueryError::Open { .. })
-    ));
+    let foreign = ask(&text, "SELECT 1 FROM sqlite_schema").unwrap_err().to_string();
+    assert_eq!(foreign, open(&text).unwrap_err().to_string(), "as every other command says it");
+    assert!(foreign.contains("text is not a trace: it is not a SQLite database - "), "{foreign}");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
         let (from, until, seconds) = (utc(from, true), utc(until, true), node.seconds);
         writeln!(out, "<p>Events from {from} to {until} UTC; {seconds:.1} s were recorded.</p>")?;
     }
-    if let Some(note) = node.overlap() {
+    for note in node.notes() {
         writeln!(out, "<p>{note}</p>")?;
     }
     table(out, ("Calls", "PID,Process,Call,Count,Total,p50,p99,Longest"), &node.calls, call)?;

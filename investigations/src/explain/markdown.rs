@@ -167,6 +167,9 @@ fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Resu
 
 /// What a trace file has beside chains.
 fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
+    for note in node.notes() {
+        writeln!(out, "\n{}", Text(&note))?;
+    }
     let calls = node.calls.iter().map(|own| {
         let first = if own.cold == Some(true) { " (first launches)" } else { "" };
         vec![

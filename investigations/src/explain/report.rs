@@ -108,6 +108,8 @@ pub struct Recorded {
     pub seconds: f64,
     /// Where runs overlap: the longest time that a process was recorded only by those that do not count.
     pub left_out_seconds: Option<f64>,
+    /// How long before the last event totals and chains end, where they do: those of a recorder that was cut off, or still runs.
+    pub behind_seconds: Option<f64>,
     /// The processes of `record --pid`, to which chains and rows are limited where no process is asked for; empty where all were
     /// recorded.
     pub pids: Vec<u32>,
@@ -126,8 +128,18 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What the rows do not have where recorders ran at the same time.
-    pub(super) fn overlap(&self) -> Option<String> {
+    /// What rows and chains do not have.
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        let behind = self.behind_seconds.map(|seconds| {
+            format!(
+                "Totals and chains end {seconds:.1} s before the last event of their recording."
+            )
+        });
+        self.overlap().into_iter().chain(behind)
+    }
+
+    /// Of recorders that ran at the same time.
+    fn overlap(&self) -> Option<String> {
         let seconds = self.left_out_seconds?;
         let rest = match seconds {
             0.05.. => format!(", without up to {seconds:.1} s that only another recorded"),

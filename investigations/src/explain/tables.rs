@@ -90,7 +90,7 @@ fn tables(out: &mut String, node: &Recorded) -> std::fmt::Result {
         let (span, seconds) = (until - from, node.seconds);
         writeln!(out, "\nEVENTS  {begin} - {end} UTC, {span:.1} s; {seconds:.1} s were recorded")?;
     }
-    if let Some(note) = node.overlap() {
+    for note in node.notes() {
         writeln!(out, "  {note}")?;
     }
     calls(out, node)?;

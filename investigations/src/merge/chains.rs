@@ -6,6 +6,11 @@ use gpucause_engine::chain::{Chain, Effect};
 
 use crate::trace::NodeRef;
 
+/// Before the times in a fix, which the engine of one recording added up.
+const OF_CHAIN: &str = "In all of this chain ";
+/// In the chain of several recordings.
+const OF_LAST: &str = "All times in this fix are of the last recording only, in which ";
+
 /// The last version of each chain, by id: each file of one exporter has all of its chains.
 #[derive(Debug, Default)]
 pub(super) struct Chains(BTreeMap<(NodeRef, String), Found>);
@@ -37,7 +42,9 @@ impl Chains {
             match known.find(|(_, known)| known.is_continued_by(&own)) {
                 Some((_, known)) => {
                     known.inputs.extend(&own.inputs);
-                    known.chain = known.chain.clone().continued_by(own.chain);
+                    let whole = known.chain.clone().continued_by(own.chain);
+                    let fix = whole.fix.replacen(OF_CHAIN, OF_LAST, 1);
+                    known.chain = Chain { fix, ..whole };
                 }
                 None => whole.push((node, own)),
             }

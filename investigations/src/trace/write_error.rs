@@ -1,6 +1,6 @@
 //! Why a trace cannot be written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a trace cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,9 @@ pub enum WriteError {
          files {0}-wal and {0}-shm where they are there"
     )]
     NoSpace(PathBuf),
+    /// The file system of a file that takes its name when it is complete is full.
+    #[error("cannot write {0}: no space left - free some space, or write to another file system")]
+    NoSpaceForOutput(PathBuf),
     /// A reader keeps the file open, so that the WAL cannot be merged into it.
     #[error(
         "{0} is complete, but another program has it open - keep {0}-wal beside it; `gpucause merge {0} -o COPY` makes one \
@@ -36,6 +39,17 @@ impl WriteError {
         match source.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DiskFull) => Self::NoSpace(path),
             _ => Self::Write(path, source),
+        }
+    }
+
+    /// Of an unfinished file that was to become `output`: nobody asked for its own name, and it is removed.
+    pub(crate) fn of_output(self, output: &Path) -> Self {
+        let path = output.to_owned();
+        match self {
+            Self::NoSpace(_) => Self::NoSpaceForOutput(path),
+            Self::Write(_, source) => Self::Write(path, source),
+            Self::Full(_, what) => Self::Full(path, what),
+            other => other,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Reports of merged files, and of runs that were interrupted or killed.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use gpucause_engine::chain::{Chain, Loss};
-use gpucause_investigations::explain::render_report;
+use gpucause_engine::Engine;
+use gpucause_engine::chain::{Cause, Chain, Loss};
+use gpucause_engine::settings::Settings;
+use gpucause_investigations::explain::{html, markdown, render_report};
 use gpucause_investigations::merge::{Input, merge};
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::recording::open;
@@ -255,4 +258,92 @@ fn a_cause_that_two_runs_found_in_a_process_is_one_chain_and_another_process_has
     assert_eq!((chains[0].first_seen, chains[0].last_seen), (begin + 1.0, begin + 29.0));
     assert_eq!(chains[0].losses, [Loss { pid: Some(9), comm: "hog".into(), seconds: 8.0 }]);
     assert_eq!(chains[0].sentence, format!("It waited 5 s. {}", chains[0].when()));
+}
+
+/// A chain of a data loader, as the engine of this version finds it in the accounts of a case.
+fn chain_of_data_loader() -> Chain {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/dataloader.db");
+    let mut engine = Engine::new(Settings::default());
+    let evaluated = open(&case).unwrap().snapshots(&mut |own| {
+        engine.evaluate(own.input);
+        ControlFlow::Continue(())
+    });
+    evaluated.unwrap();
+    let chains = engine.chains();
+    let of_loader = chains.iter().find(|own| own.cause == Cause::DataloaderStarvation);
+    Chain::clone(of_loader.unwrap())
+}
+
+#[test]
+fn a_fix_with_times_says_that_they_are_of_the_last_recording_where_the_chain_is_of_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let own = chain_of_data_loader();
+    let files = [(0, "1.db"), (1_000, "2.db"), (2_000, "3.db")].map(|(after, name)| {
+        let mut own = Chain { id: name.into(), ..own.clone() };
+        own.first_seen += after as f64;
+        own.last_seen += after as f64;
+        record(&path(name), after, "", &[TRAINER], &[own])
+    });
+    let [one, other, third] = files.each_ref().map(PathBuf::as_path);
+    let both = merged(&path("both.db"), &[one, other]);
+    let again = merged(&path("again.db"), &[third, &both]);
+    let all = merged(&path("all.db"), &[one, other, third]);
+    let fix = |file: &Path| {
+        let report = report(file, &[]);
+        let chains: Vec<_> = report.nodes[0].incident.chains().collect();
+        let [chain] = chains[..] else { panic!("{chains:?}") };
+        (chain.attributed_seconds() / own.attributed_seconds(), chain.fix.clone())
+    };
+    let of_chain = "In all of this chain the workers computed for ";
+    assert_eq!(fix(one), (1.0, own.fix.clone()));
+    assert!(own.fix.contains(of_chain), "{}", own.fix);
+    let of_last =
+        "All times in this fix are of the last recording only, in which the workers computed for ";
+    let expected = own.fix.replace(of_chain, of_last);
+    for (file, runs) in [(both, 2.0), (again, 3.0), (all, 3.0)] {
+        let (sum, fix) = fix(&file);
+        assert!((sum - runs).abs() < 0.01, "{sum} is not of {runs} recordings");
+        assert_eq!(fix, expected);
+    }
+}
+
+#[test]
+fn totals_and_chains_that_end_before_the_last_event_are_said_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // The last event ends after 4.001 s.
+    let run = |name: &str, snapshot_after: f64, ended: bool| {
+        let file = record(&path(name), 0, "", &[TRAINER], &[]);
+        let database = rusqlite::Connection::open(&file).unwrap();
+        let at = BEGIN as f64 / 1e9 + snapshot_after;
+        database.execute("UPDATE looks SET unix_seconds = ?", [at]).unwrap();
+        if !ended {
+            database.execute("UPDATE sessions SET ended_ns = NULL", []).unwrap();
+        }
+        file
+    };
+    let killed = run("killed.db", 1.5, false);
+    let later = record(&path("later.db"), 1_000, "", &[TRAINER], &[]);
+    let both = merged(&path("both.db"), &[&killed, &later]);
+    for (file, behind) in [
+        (&killed, Some("2.5")),
+        (&both, Some("2.5")),
+        (&run("full.db", 1.5, true), Some("2.5")),
+        (&run("soon.db", 3.7, false), Some("0.3")),
+        (&run("ended.db", 3.7, true), None),
+        (&run("whole.db", 10.0, true), None),
+        (&run("no end.db", 10.0, false), None),
+    ] {
+        let report = report(file, &[]);
+        let json = serde_json::to_value(&report).unwrap();
+        let seconds = json["nodes"][0]["recorded"]["behind_seconds"].as_f64();
+        assert_eq!(seconds.map(|own| format!("{own:.1}")).as_deref(), behind);
+        let seconds = behind.unwrap_or_default();
+        let line =
+            format!("Totals and chains end {seconds} s before the last event of their recording.");
+        for text in [render_report(&report, false), markdown::of(&report), html::of(&report)] {
+            assert_eq!(text.contains(&line), behind.is_some(), "{line} {text}");
+        }
+    }
 }

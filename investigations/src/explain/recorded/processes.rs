@@ -18,6 +18,11 @@ use crate::trace::{calls_of, waits_of};
 /// Start and end, in nanoseconds since the Unix epoch.
 pub(super) type Span = (i64, i64);
 
+/// How far the last snapshot of a run that has an end may be behind its events without a note, in seconds.
+const MUCH_BEHIND: f64 = 1.0;
+/// The same of a run without an end; less is printed as 0.0 s.
+const BEHIND: f64 = 0.05;
+
 /// Node, PID, and start on the boot-time clock, which together no two processes have.
 type Identity = (NodeIndex, Tgid, Nanos);
 
@@ -48,6 +53,8 @@ pub(super) struct Processes {
     repeated: BTreeSet<ProcessIndex>,
     /// When each run of a recorder began and ended.
     sessions: Vec<Span>,
+    /// The last snapshot of each run.
+    snapshots: Vec<Option<i64>>,
 }
 
 impl Image {
@@ -66,7 +73,8 @@ impl Processes {
         let sessions = recording.sessions().iter();
         let sessions: Vec<_> =
             sessions.map(|own| (own.started_ns, own.ended_ns.unwrap_or(own.started_ns))).collect();
-        let mut processes = Self { sessions, ..Self::default() };
+        let snapshots = vec![None; sessions.len()];
+        let mut processes = Self { sessions, snapshots, ..Self::default() };
         recording.snapshots(&mut |snapshot| {
             processes.add(&snapshot);
             ControlFlow::Continue(())
@@ -165,6 +173,9 @@ impl Processes {
         if let Some(span) = self.sessions.get_mut(*session) {
             // A recorder that was killed ends with its last snapshot.
             span.1 = span.1.max(nanos(input.unix_seconds));
+        }
+        if let Some(last) = self.snapshots.get_mut(*session) {
+            *last = Some(nanos(input.unix_seconds));
         }
         for process in &input.snapshot.processes {
             let Some(&index) = processes.get(&process.id) else { continue };
@@ -299,6 +310,32 @@ impl Processes {
         };
         let shown = self.repeated.iter().filter(|own| is_shown(**own));
         shown.filter_map(of_process).max_by(f64::total_cmp)
+    }
+
+    /// For how long at most the events of a run go on after its last snapshot, in seconds, where that is worth a note: totals and
+    /// chains are of that snapshot. `events` is as in [`end_runs`](Self::end_runs).
+    pub(super) fn behind_seconds(
+        &self,
+        recording: &dyn Recording,
+        node: NodeIndex,
+        events: &BTreeMap<ProcessIndex, Span>,
+    ) -> Option<f64> {
+        let sessions = recording.sessions();
+        let last_before = |at: i64| {
+            let own = (0..).zip(sessions).filter(|(_, own)| own.node == node);
+            let own = own.filter(|(_, own)| own.started_ns <= at);
+            own.max_by_key(|(_, own)| own.started_ns).map(|(run, _)| run)
+        };
+        let own = events.iter().filter(|(own, _)| node_of(recording, **own) == Some(node));
+        let behind = own.filter_map(|(process, &(from, until))| {
+            // A process that no snapshot has is of the run that had begun.
+            let known = self.images.get(process).map(|image| image.session);
+            let run: usize = known.or_else(|| last_before(from))?;
+            let seconds = length(((*self.snapshots.get(run)?)?, until));
+            let has_end = sessions.get(run)?.ended_ns.is_some();
+            (seconds >= if has_end { MUCH_BEHIND } else { BEHIND }).then_some(seconds)
+        });
+        behind.max_by(f64::total_cmp)
     }
 
     fn runs_of(&self, recording: &dyn Recording, node: NodeIndex) -> impl Iterator<Item = Span> {
