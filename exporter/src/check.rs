@@ -125,7 +125,7 @@ impl Report {
         let exporter = &args.exporter;
         let mut report = Self::default();
         for point in settings::report(exporter) {
-            report.misconfigured |= point.state == State::Failed;
+            report.misconfigured |= point.required && point.state == State::Failed;
             report.points.push(point);
         }
         report.add_host(exporter.probe.options());

@@ -200,7 +200,7 @@ async fn evaluate(daemon: Arc<Daemon>, progress: Progress) {
     }
 }
 
-/// Intervals between polls whether the daemon is ready, with exponential backoff: each is a quarter of the time before it at most.
+/// Intervals between polls whether the daemon is ready, with exponential backoff: each is a quarter of the time before it, and 20 ms.
 fn pauses() -> impl Iterator<Item = Duration> {
     let (first, last) = READY_POLL;
     std::iter::successors(Some(first), move |pause| Some((*pause * 5 / 4).min(last)))

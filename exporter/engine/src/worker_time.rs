@@ -38,7 +38,7 @@ pub(crate) struct WorkerTime {
     pub(crate) without_cpu: Nanos,
     /// Observed time of all of them together.
     wall: Nanos,
-    /// The most that were waited for in one window.
+    /// So many there are at least.
     workers: u64,
     /// How much of the last the job itself had the CPU.
     job: f64,
@@ -76,7 +76,7 @@ impl WorkerTime {
         Self { running, io, without_cpu, wall, workers: 1, ..Self::default() }
     }
 
-    /// So many were waited for in this window.
+    /// There are so many at least.
     pub(crate) const fn set_workers(&mut self, workers: u64) {
         self.workers = workers;
     }
@@ -165,7 +165,7 @@ impl WorkerTime {
         }
     }
 
-    /// Whether one worker less could do all of the work, did none of them ever wait for a CPU.
+    /// Whether one worker less could certainly do all of the work, did none of them ever wait for a CPU.
     fn fewer_suffice(&self) -> bool {
         let work = self.running.as_secs_f64() + self.io.as_secs_f64();
         let workers = self.workers as f64;
@@ -192,7 +192,7 @@ impl WorkerTime {
                     _ => String::new(),
                 };
                 format!(
-                    "{LARGER_SET} Fewer workers would prepare less. Its own tasks had the CPU for {}{next}.",
+                    "{LARGER_SET} Or run fewer threads in workers that have several: its own tasks had the CPU for {}{next}.",
                     of(self.job)
                 )
             }
@@ -292,8 +292,12 @@ mod tests {
             // Time without a CPU is one of the two largest parts in any case.
             let text = advice(workers, work, 100 - work).replace("Do this as well: ", "");
             let fewer = text.contains("Run fewer workers, or fewer threads in those");
-            assert_eq!((fewer, text.contains("would prepare less")), (suffice, !suffice), "{text}");
-            let both = "Its own tasks had the CPU for 4.0 s of the time that workers waited for a CPU, and cron (PID 900) for 2.0 s.";
+            assert_eq!(
+                (fewer, text.contains("Or run fewer threads")),
+                (suffice, !suffice),
+                "{text}"
+            );
+            let both = "its own tasks had the CPU for 4.0 s of the time that workers waited for a CPU, and cron (PID 900) for 2.0 s.";
             assert_eq!(text.contains(both), !suffice, "{text}");
         }
     }

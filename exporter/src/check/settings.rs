@@ -1,9 +1,11 @@
 //! What the flags of the exporter name: configuration, web configuration, the folder of flight records, dcgm-exporter.
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 use super::{Point, State};
 use crate::cli::{ExporterArgs, GpuArgs};
+use crate::config::reload::ConfigSource;
 use crate::flight_recorder::FlightRecorder;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
@@ -28,9 +30,8 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
             Err(error) => points.extend(invalid(WEB_CONFIG, &error.to_string())),
         }
     }
-    let mut source = args.config_source();
-    source.file = file_to_read(source.file, Path::new(PACKAGED));
-    match (source.load(), &source.file) {
+    points.extend(packaged(args, Path::new(PACKAGED)));
+    match (args.config_source().load(), &args.config.file) {
         (Ok(config), file) => {
             points.extend(file.as_deref().map(|path| Point::ok(CONFIG, found(path)).required()));
             if !config.probe.enabled {
@@ -54,9 +55,20 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
     points
 }
 
-/// What is named, or what the exporter of the unit reads if it is there.
-fn file_to_read(named: Option<PathBuf>, packaged: &Path) -> Option<PathBuf> {
-    named.or_else(|| packaged.exists().then(|| packaged.to_owned()))
+/// The file that the exporter of the unit reads, where no other is named and this user may read it. An exporter with these flags does
+/// without.
+fn packaged(args: &ExporterArgs, path: &Path) -> Vec<Point> {
+    if args.config.file.is_some() || File::open(path).is_err() {
+        return Vec::new();
+    }
+    let source = ConfigSource { file: Some(path.to_owned()), ..args.config_source() };
+    let subject = format!("{CONFIG} of the unit");
+    match source.load() {
+        Ok(_) => vec![Point::ok(subject, found(path))],
+        Err(error) => {
+            error.to_string().lines().map(|line| Point::failed(&*subject, line)).collect()
+        }
+    }
 }
 
 fn found(path: &Path) -> String {
@@ -94,13 +106,32 @@ pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use std::io::Write as _;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        exporter: ExporterArgs,
+    }
+
+    fn packaged_with(flags: &[&str], text: &str) -> Vec<Point> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let flags = Flags::parse_from([&["exporter"], flags].concat());
+        packaged(&flags.exporter, file.path())
+    }
 
     #[test]
-    fn the_file_of_the_package_is_read_where_it_is_there_and_no_other_is_named() {
-        let packaged = tempfile::NamedTempFile::new().unwrap();
-        let named = Some(PathBuf::from("/named.yaml"));
-        assert_eq!(file_to_read(named.clone(), packaged.path()), named);
-        assert_eq!(file_to_read(None, packaged.path()), Some(packaged.path().into()));
-        assert_eq!(file_to_read(None, Path::new("/nonexistent/config.yaml")), None);
+    fn the_file_of_the_unit_is_checked_where_no_other_is_named_and_keeps_no_exporter_from_running()
+    {
+        let wrong = "metrics: {level: everything}\n";
+        let [point] = &*packaged_with(&[], wrong) else { panic!("one point") };
+        assert_eq!((point.state, point.required), (State::Failed, false));
+        assert!(point.detail.contains("everything"), "{point:?}");
+        assert_eq!(packaged_with(&[], "metrics: {level: fleet}\n")[0].state, State::Ok);
+        assert_eq!(packaged_with(&["--config.file=/named.yaml"], wrong), []);
+        let flags = Flags::parse_from(["exporter"]);
+        assert_eq!(packaged(&flags.exporter, Path::new("/nonexistent/config.yaml")), []);
     }
 }

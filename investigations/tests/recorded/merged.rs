@@ -265,7 +265,7 @@ fn chain_of_data_loader() -> Chain {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/dataloader.db");
     let mut engine = Engine::new(Settings::default());
     let evaluated = open(&case).unwrap().snapshots(&mut |own| {
-        engine.evaluate(own.input);
+        engine.evaluate(&own.input);
         ControlFlow::Continue(())
     });
     evaluated.unwrap();

@@ -111,8 +111,10 @@ pub(super) fn detection(
         _ if was_idle => SLOW_WAKEUP.into(),
         Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
         None => {
-            let feeder = worst.and_then(|wait| context.feeder(wait.tgid?.0));
-            let works_for = |feeder: Feeder| match feeder.pid == process.now.tgid.0 {
+            let own = process.now.tgid;
+            let other = worst.and_then(|wait| wait.tgid).filter(|&tgid| tgid != own);
+            let feeder = other.and_then(|tgid| context.feeder(tgid.0));
+            let works_for = |feeder: Feeder| match feeder.pid == own.0 {
                 true => format!(" {name} works for {comm} itself."),
                 false => format!(
                     " {name} feeds a GPU, or works for what does: another priority only moves the loss."

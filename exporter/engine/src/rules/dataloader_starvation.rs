@@ -27,11 +27,13 @@ struct Workers {
     children: u64,
     /// Workers that ever ended a wait.
     count: u64,
-    /// Those that did in this window; in the long one while a wait goes on. A worker whose batch is never waited for ends no wait.
+    /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
     waited_for: u64,
+    /// Those of them that kept the victim waiting in this window: they are busy. All of them while a wait goes on.
+    late: usize,
     wall: Nanos,
     time: WorkerTime,
-    /// The one whose batches were waited for longest.
+    /// The one of these that was waited for longest.
     latest: Option<Culprit>,
 }
 
@@ -50,16 +52,13 @@ fn sum(parts: [Nanos; 3]) -> Nanos {
 impl Workers {
     fn of(context: &Context<'_>, process: &Process<'_>) -> Self {
         let mut all = Self::default();
-        let mut most = Nanos(0);
-        let workers = || context.workers_of(process.now.id);
-        let ends_now = workers().any(|own| own.short.measures().ended_waits.0 > 0);
-        for worker in workers() {
+        let mut waited_for = Vec::new();
+        for worker in context.workers_of(process.now.id) {
             let Some(thread) = worker.short.worker() else { continue };
             all.children += 1;
             all.count += u64::from(worker.now.measures.ended_waits.0 > 0);
-            let window = if ends_now { &worker.short } else { &worker.long };
-            let ended_waits = window.measures().ended_waits;
-            if ended_waits.0 == 0 {
+            let [now, lately] = [&worker.short, &worker.long].map(|own| own.measures().ended_waits);
+            if lately.0 == 0 {
                 continue;
             }
             let parts = busy(&thread);
@@ -67,11 +66,15 @@ impl Workers {
             all.wall.0 = all.wall.0.saturating_add(thread.wall.0);
             all.time.add(&WorkerTime::new(parts, thread.wall));
             add_competitors(&mut all.time, context, (process, worker));
-            if ended_waits > most {
-                most = ended_waits;
-                let comm = worker.now.comm.to_text();
-                all.latest = Some(Culprit { pid: worker.now.tgid.0, comm, ..Culprit::default() });
-            }
+            let is_busy = ratio(sum(parts), thread.wall) >= MIN_BUSY;
+            let ended = if now.0 > 0 { now } else { lately };
+            waited_for.push(((is_busy, now.0 > 0), ended, worker.now));
+        }
+        // First those that are busy, since another child may end waits of other threads, and of these those that ended a wait now.
+        if let Some(&(kind, _, worker)) = waited_for.iter().max_by_key(|own| (own.0, own.1)) {
+            all.late = waited_for.iter().filter(|own| own.0 == kind).count();
+            let comm = worker.comm.to_text();
+            all.latest = Some(Culprit { pid: worker.tgid.0, comm, ..Culprit::default() });
         }
         all
     }
@@ -196,24 +199,26 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
             .with("child_processes", workers.children as f64)
             .with("workers", workers.count as f64)
             .with("workers_waited_for", workers.waited_for as f64)
+            .with("workers_window_seconds", process.long.wall.as_secs_f64())
             .with("workers_busy_share", workers.busy_share())
             .with("workers_running_seconds", workers.time.running.as_secs_f64())
             .with("workers_io_seconds", workers.time.io.as_secs_f64())
             .with("workers_without_cpu_seconds", workers.time.without_cpu.as_secs_f64()),
     );
-    workers.time.set_workers(workers.waited_for);
+    workers.time.set_workers(workers.count);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
     // Not all of it counts as lost: a wait in poll may be healthy.
     // The job may have workers that it never waited for: no number of them is a total.
     let sentence = "Waiting for data took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} \
-                    {workers_waited_for|worker/workers} ({workers|count} so far, of {child_processes|count} child processes), \
+                    {workers_waited_for|worker/workers} in the last {workers_window_seconds|seconds} \
+                    ({workers|count} so far, of {child_processes|count} child processes), \
                     busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];
-    let others = match workers.waited_for.saturating_sub(1) {
+    let others = match workers.late.saturating_sub(1) {
         0 => String::new(),
         1 => " and 1 other".into(),
         others => format!(" and {others} others"),

@@ -257,6 +257,21 @@ fn the_top_competitor_among_many_tasks_may_work_for_the_victim() {
     assert!(fix.contains(" pt_data_worker works for train itself."), "{fix}");
 }
 
+#[test]
+fn a_thread_of_the_victim_among_many_tasks_does_not_work_for_it() {
+    let mut host = scenarios::trained();
+    host.run(3, |train| {
+        scenarios::steady(train);
+        let tasks = [("pt_autograd_0", 100, 280), ("backup", 901, 220), ("cron", 902, 200)];
+        for (name, pid, ms) in tasks {
+            let relation = if pid == 100 { Relation::Thread } else { Relation::Other };
+            train.waits(Reason::Preempted, Task(name, pid, relation), ms * MS, 0);
+        }
+    });
+    let fix = &host.only(Cause::CpuPreemption).fix;
+    assert!(fix.contains("oversubscribed") && !fix.contains("works for"), "{fix}");
+}
+
 /// Three tasks preempt a trainer; the first may feed a GPU.
 fn among_many(job: bool) -> Host {
     let mut host = scenarios::trained();

@@ -88,7 +88,7 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (Some(2.0), "reading from disk")
     );
     assert!(
-        chain.sentence.contains("It waited for 2 workers (2 so far, of 3 child processes), busy"),
+        chain.sentence.contains("It waited for 2 workers in the last 10 s (2 so far, of 3 child processes), busy"),
         "{}",
         chain.sentence
     );
@@ -127,7 +127,7 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 201);
     assert_eq!(chain.evidence.get("workers"), Some(1.0));
-    let so_far = "It waited for 1 worker (1 so far, of 2 child processes), busy";
+    let so_far = "It waited for 1 worker in the last 10 s (1 so far, of 2 child processes), busy";
     assert!(chain.sentence.contains(so_far), "{}", chain.sentence);
 }
 
@@ -203,25 +203,60 @@ fn workers_that_are_not_waited_for_now_are_counted_all_the_same() {
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 200, "the one that was waited for");
 }
 
-#[test]
-fn a_worker_is_waited_for_in_this_window_or_in_none() {
+/// A trainer with two workers: for how long it waits for each in a window, and how long each computes in one.
+fn waiting_for(waited: impl Fn(u32) -> [u64; 2], computes: [u64; 2]) -> Host {
     let mut host = trained();
     for tgid in [200, 201] {
         host.start_worker(0, tgid);
     }
-    host.run_all(4, |processes, window| {
+    host.run_all(6, |processes, window| {
         steady(&mut processes[0]);
         processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
-        // The second is busier, and was waited for in the first window only.
-        processes[1].works(&[(State::Running, 1_700 * MS), (State::Off(Reason::Poll), 300 * MS)]);
-        let parts = [(State::Running, 2_000 * MS)];
-        if window == 0 { processes[2].works(&parts) } else { processes[2].is_busy(&parts) }
+        for (index, (waited, ns)) in waited(window).into_iter().zip(computes).enumerate() {
+            let idle = (State::Off(Reason::Poll), 2_000 * MS - ns);
+            processes[1 + index].works_after(waited, &[(State::Running, ns), idle]);
+        }
     });
+    host
+}
+
+/// The PID of the worker that a chain names, what keeps the trainer waiting, and of how many workers the sentence speaks.
+fn late(host: &Host) -> (u32, &str, &str) {
     let chain = host.only(Cause::DataloaderStarvation);
-    assert_eq!(chain.culprit.as_ref().unwrap().pid, 200);
-    assert!(chain.sentence.contains("It waited for 1 worker (2 so far,"), "{}", chain.sentence);
     let step = chain.path.iter().find(|step| step.to.starts_with("train")).unwrap();
-    assert_eq!(step.from, "pt_data_worker (200)");
+    let count = chain.sentence.split("It waited for ").nth(1).unwrap();
+    let count = count.split(", of").next().unwrap();
+    (chain.culprit.as_ref().unwrap().pid, &step.from, count)
+}
+
+#[test]
+fn the_worker_that_was_waited_for_longest_is_named_and_not_the_busiest() {
+    let host = waiting_for(|_| [500 * MS, 400 * MS], [1_700 * MS, 2_000 * MS]);
+    let from = "pt_data_worker (200) and 1 other";
+    assert_eq!(late(&host), (200, from, "2 workers in the last 10 s (2 so far"));
+}
+
+#[test]
+fn a_worker_that_was_not_waited_for_in_this_window_kept_nobody_waiting_in_it() {
+    let waited = |window| [900 * MS, if window == 3 { MS } else { 0 }];
+    let host = waiting_for(waited, [1_700 * MS, 2_000 * MS]);
+    let from = "pt_data_worker (200)";
+    assert_eq!(late(&host), (200, from, "2 workers in the last 10 s (2 so far"));
+}
+
+#[test]
+fn while_a_wait_goes_on_the_worker_that_was_waited_for_longest_before_is_named() {
+    let waited = |window| [MS, 900 * MS].map(|ns| if window == 3 { ns } else { 0 });
+    let host = waiting_for(waited, [2_000 * MS, 1_700 * MS]);
+    assert_eq!(late(&host).0, 201);
+}
+
+#[test]
+fn a_child_that_answers_another_thread_is_not_the_worker_that_is_late() {
+    // The child is idle, and ends more waits than anybody.
+    let host = waiting_for(|_| [100 * MS, 1_900 * MS], [2_000 * MS, 1_400 * MS]);
+    assert_eq!(late(&host).0, 200);
+    assert_eq!(late(&host).1, "pt_data_worker (200)");
 }
 
 #[test]
