@@ -228,7 +228,7 @@ fn a_thread_that_may_run_on_one_cpu_only_is_said_to_share_it_whoever_competes() 
 }
 
 #[test]
-fn a_thread_with_one_cpu_among_many_tasks_is_told_to_use_more_as_the_command_does() {
+fn the_fix_for_a_thread_with_one_cpu_among_many_tasks_is_more_cpus_as_in_its_command() {
     let mut host = among_many(false);
     for (cpus, advice, command) in [
         ("0", ", or let the dispatcher thread run on more CPUs.", true),
