@@ -88,7 +88,9 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (Some(2.0), "reading from disk")
     );
     assert!(
-        chain.sentence.contains("It waited for 2 workers in the last 10 s (2 so far, of 3 child processes), busy"),
+        chain.sentence.contains(
+            "It waited for 2 workers in the last 10 s (2 so far, of 3 child processes), busy"
+        ),
         "{}",
         chain.sentence
     );
