@@ -98,13 +98,14 @@ FROM gpucause_chain_records FINAL
 ORDER BY Revision DESC
 LIMIT 1 BY Node, ChainId;
 
--- dispatcher seconds that were lost, by job and cause.
+-- dispatcher seconds that were lost, by job and cause. No chain lost more than 31 years: what one node makes up does not hide the sum of
+-- the others.
 CREATE VIEW IF NOT EXISTS gpucause_chain_lost_by_job AS
 SELECT
     toStartOfHour(FirstSeen) AS Hour,
     multiIf(SlurmJob != '', SlurmJob, Namespace != '', Namespace, Owner) AS Job,
     Cause,
-    sum(LostSeconds) AS Lost,
+    sumIf(LostSeconds, LostSeconds BETWEEN 0 AND 1e9) AS Lost,
     count() AS Chains,
     uniqExact(Node) AS Nodes
 FROM gpucause_chain_latest

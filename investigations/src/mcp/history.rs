@@ -30,13 +30,14 @@ WITH newest AS (
     };
 }
 
+/// No chain lost more than 31 years: what one node makes up does not hide the sum of the others.
 const SUMMARY: &str = concat!(
     newest!(),
     "\
 SELECT
     toFloat64((SELECT count() FROM gpucause_chain_records)) AS records,
     (SELECT toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(max(Seen)) FROM gpucause_chain_records) / 1000 AS age,
-    toFloat64(count()) AS chains, sum(if(isFinite(Lost), Lost, 0)) AS lost
+    toFloat64(count()) AS chains, sum(if(Lost BETWEEN 0 AND 1e9, Lost, 0)) AS lost
 FROM newest"
 );
 /// The first characters of columns.
