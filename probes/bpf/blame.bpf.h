@@ -67,6 +67,15 @@ static __noinline void name_task(struct other_task *other, struct task_struct *t
 	bpf_probe_read_kernel(other->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
 }
 
+/* The mask is kept where comparisons make it redundant: on arm64 the verifier of Linux 6.1 does not know them any more. */
+static __always_inline __u32 syscall_index(long number)
+{
+	__u32 index = number;
+
+	barrier_var(index);
+	return index & (MAX_SYSCALLS - 1);
+}
+
 /* Remembers the task that wakes the thread, and what its system call can wake. */
 static __noinline void note_waker(struct thread *thread)
 {
@@ -74,7 +83,7 @@ static __noinline void note_waker(struct thread *thread)
 	long number = syscall_number((struct pt_regs *)bpf_task_pt_regs(waker));
 	struct thread *of_waker;
 
-	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[number & (MAX_SYSCALLS - 1)] : 0;
+	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
 	if (!thread->wakes)
 		return;
 	name_task(&thread->waker, waker, thread->tgid, thread->proc_id);

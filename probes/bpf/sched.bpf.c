@@ -129,7 +129,7 @@ static __noinline __u32 blocked_reason(struct task_struct *task)
 		return REASON_IO;
 	if (number >= MAX_SYSCALLS)
 		return REASON_OTHER;
-	reason = syscall_reason[number & (MAX_SYSCALLS - 1)];
+	reason = syscall_reason[syscall_index(number)];
 	if (reason & FIRST_ARG_IS_FD)
 		return descriptor_reason(task, first_argument(regs));
 	return reason;
