@@ -30,9 +30,9 @@ const STALE_AFTER: Duration = Duration::from_secs(45);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes: some thousand ranks, where two for each job and those of this host are asked for.
 const MAX_ANSWER: usize = 512 << 10;
-
-/// Answers in a row that leave a job out until it is logged: two minutes, in which the ranks of a job that begins become known.
-const UNKNOWN_LOGGED: u32 = 8;
+/// Answers in a row that leave a job out until it is logged: four minutes. Through scrapes and rules, the ranks of a job that begins take
+/// about two to become known.
+const UNKNOWN_LOGGED: u32 = 16;
 
 /// What became of the requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
