@@ -6,6 +6,7 @@ mod installed;
 mod listening;
 mod programs;
 mod prometheus;
+mod remote;
 mod settings;
 mod text;
 
@@ -124,12 +125,9 @@ impl Report {
     pub fn of(args: &CheckArgs) -> Self {
         let exporter = &args.exporter;
         let mut report = Self::default();
-        for point in settings::report(exporter) {
-            report.misconfigured |= point.required && point.state == State::Failed;
-            report.points.push(point);
-        }
+        report.add_settings(settings::report(exporter));
         report.add_host(exporter.probe.options());
-        report.points.extend(settings::dcgm(&exporter.gpus));
+        report.add_settings(settings::dcgm(&exporter.gpus));
         for address in &exporter.web.listen_addresses {
             report.points.extend(listening::report(address));
         }
@@ -145,6 +143,13 @@ impl Report {
         let mut report = Self::default();
         report.add_host(Options::default());
         report
+    }
+
+    fn add_settings(&mut self, points: impl IntoIterator<Item = Point>) {
+        for point in points {
+            self.misconfigured |= point.required && point.state == State::Failed;
+            self.points.push(point);
+        }
     }
 
     fn add_host(&mut self, options: Options) {

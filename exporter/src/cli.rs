@@ -266,7 +266,7 @@ pub struct ConfigArgs {
     /// Start with the defaults while the configuration file does not exist
     #[arg(long = "config.optional", requires = "file")]
     pub optional: bool,
-    /// Check the configuration file and exit: 0 when it is valid, 78 when it is not
+    /// Check the configuration file and the files of headers, passwords and authorities that it names, and exit: 0 when they can be used, 78 when not
     #[arg(long = "config.check", requires = "file")]
     pub check: bool,
 }

@@ -243,6 +243,14 @@ impl Config {
         complaints
     }
 
+    /// Why files that it names cannot be used: of headers, passwords and authorities.
+    #[must_use]
+    pub fn file_errors(&self) -> Vec<String> {
+        let otlp = self.otlp.check().err().map(|error| error.to_string());
+        let peers = self.peers.check().err().map(|error| error.to_string());
+        otlp.into_iter().chain(peers).collect()
+    }
+
     /// The defaults without a probe budget, for live views.
     #[must_use]
     pub fn without_budget() -> Self {

@@ -54,6 +54,11 @@ pub struct FlightSettings {
     pub max_files: usize,
 }
 
+/// No files can be created in the folder.
+#[derive(Debug, thiserror::Error)]
+#[error("--flight-recorder.dir {path}: {1}", path = .0.display())]
+pub struct FolderError(PathBuf, #[source] io::Error);
+
 /// The files, and how many there were so far, by outcome.
 #[derive(Debug)]
 pub struct FlightRecords {
@@ -154,8 +159,8 @@ impl FlightRecorder {
     ///
     /// # Errors
     /// When they cannot.
-    pub fn check(dir: &Path) -> anyhow::Result<()> {
-        Folder::check(dir).with_context(|| format!("--flight-recorder.dir {}", dir.display()))
+    pub fn check(dir: &Path) -> Result<(), FolderError> {
+        Folder::check(dir).map_err(|error| FolderError(dir.to_owned(), error))
     }
 
     /// Records events from now on.

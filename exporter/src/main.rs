@@ -10,7 +10,7 @@ use gpucause::cli::{explain, export, flight_of_nodes, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
 use gpucause::daemon::Daemon;
-use gpucause::flight_recorder::FlightRecorder;
+use gpucause::flight_recorder::{FlightRecorder, FolderError};
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
@@ -217,6 +217,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<LoginError>()
         || error.is::<SettingsError>()
         || error.is::<PeersError>()
+        || error.is::<FolderError>()
         || error.is::<NodesError>()
         || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
@@ -260,10 +261,11 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads), flights)
 }
 
-/// Prints the errors in the configuration, or `ok`.
+/// Prints the errors in the configuration and in the files that it names, or `ok`.
 fn check_config(source: &ConfigSource) -> ExitCode {
-    let (text, code) = match source.load() {
-        Ok(_) => ("ok\n".to_owned(), ExitCode::SUCCESS),
+    let (text, code) = match source.load().map(|config| config.file_errors()) {
+        Ok(errors) if errors.is_empty() => ("ok\n".to_owned(), ExitCode::SUCCESS),
+        Ok(errors) => (errors.join("\n") + "\n", ExitCode::from(CONFIG)),
         Err(error) => (format!("{error}\n"), ExitCode::from(CONFIG)),
     };
     // Ignored: the exit code has the result.

@@ -8,6 +8,7 @@ mod endpoint;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod headers;
+mod probe;
 mod record;
 mod sender;
 mod settings;
@@ -30,6 +31,7 @@ use spool::Spool;
 pub use counts::OtlpCounts;
 pub use endpoint::Endpoint;
 pub use headers::HeadersError;
+pub(crate) use probe::probe;
 pub use settings::{OtlpSettings, SettingsError};
 
 /// What is known of a victim's process beside the chain.
@@ -100,11 +102,14 @@ impl ChainLog {
             let mut spool = self.spool();
             spool.get_or_insert_with(|| self.open(settings)).set_limit(settings.spool_bytes);
         }
-        self.settings.send_if_modified(|current| {
+        let is_other = self.settings.send_if_modified(|current| {
             let is_other = current != settings;
             current.clone_from(settings);
             is_other
         });
+        if let Some(warning) = settings.warning().filter(|_| is_other) {
+            tracing::warn!("{warning}");
+        }
     }
 
     fn open(&self, settings: &OtlpSettings) -> Spool {

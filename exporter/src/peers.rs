@@ -7,17 +7,19 @@ pub(crate) mod fuzzing;
 mod job;
 mod settings;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::snapshot::Snapshot;
-use gpucause_engine::peers::Peers;
+use gpucause_engine::peers::{PeerJob, Peers};
 use gpucause_investigations::prometheus::Prometheus;
 use tokio::time::MissedTickBehavior;
 
 use crate::pipeline::Details;
 use job::Job;
 
+pub(crate) use job::RULES;
 pub use settings::{PeersError, PeersSettings, PeersUrl};
 
 /// Between two requests.
@@ -28,6 +30,9 @@ const STALE_AFTER: Duration = Duration::from_secs(45);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes: some thousand ranks, where two for each job and those of this host are asked for.
 const MAX_ANSWER: usize = 512 << 10;
+/// Answers in a row that leave a job out until it is logged: four minutes. Through scrapes and rules, the ranks of a job that begins take
+/// about two to become known.
+const UNKNOWN_LOGGED: u32 = 16;
 
 /// What became of the requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -50,14 +55,17 @@ struct State {
     answer: Option<(Peers, Instant)>,
     answered: u64,
     failed: u64,
-    /// Whether the last request failed, as it was last logged.
+    /// Whether requests fail, as it was last logged.
     is_failing: Option<bool>,
+    /// Jobs, and how many answers in a row left them out. Not counted on once it is logged.
+    left_out: HashMap<String, u32>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        let (settings, jobs, answer, answered, failed, is_failing) = Default::default();
-        Self { timeout: TIMEOUT, settings, jobs, answer, answered, failed, is_failing }
+        let (settings, jobs, answer, answered, failed) = Default::default();
+        let (is_failing, left_out) = Default::default();
+        Self { timeout: TIMEOUT, settings, jobs, answer, answered, failed, is_failing, left_out }
     }
 }
 
@@ -74,6 +82,11 @@ impl PeerRanks {
         if state.settings != *settings {
             settings.clone_into(&mut state.settings);
             (state.answer, state.is_failing) = (None, None);
+            state.left_out.clear();
+            drop(state);
+            if let Some(warning) = settings.warning() {
+                tracing::warn!("{warning}");
+            }
         }
     }
 
@@ -131,7 +144,7 @@ impl PeerRanks {
         let answer = request(&settings, &jobs, timeout).await;
         let mut state = self.state();
         if state.settings == settings {
-            state.record(answer, asked);
+            state.record(&jobs, answer, asked);
         }
     }
 
@@ -146,23 +159,54 @@ impl State {
         Some(now.saturating_duration_since(*at)).filter(|age| *age <= STALE_AFTER)
     }
 
-    fn record(&mut self, answer: Result<Peers, String>, asked: Instant) {
-        let previous = self.is_failing.replace(answer.is_err());
-        let changed = previous != self.is_failing;
-        match answer {
-            Ok(peers) => {
-                self.answered += 1;
-                self.answer = Some((peers, asked));
-                if changed {
-                    tracing::info!("ranks on other hosts are compared by Prometheus");
-                }
-            }
+    /// What was said of each job.
+    fn record(
+        &mut self,
+        jobs: &[Job],
+        answer: Result<Vec<Option<PeerJob>>, String>,
+        asked: Instant,
+    ) {
+        let found = match answer {
+            Ok(found) => found,
             Err(error) => {
                 self.failed += 1;
-                if changed {
+                if self.is_failing.replace(true) != Some(true) {
                     tracing::warn!(error, "cannot compare ranks on other hosts (--peers.url)");
                 }
+                return;
             }
+        };
+        self.answered += 1;
+        self.log_left_out(jobs, &found);
+        let jobs: Vec<_> = found.into_iter().flatten().collect();
+        if !jobs.is_empty() {
+            if self.is_failing.replace(false) != Some(false) {
+                tracing::info!("ranks on other hosts are compared by Prometheus");
+            }
+            self.answer = Some((Peers { age_seconds: 0.0, jobs }, asked));
+            return;
+        }
+        self.answer = None;
+        self.is_failing = self.is_failing.filter(|is_failing| !is_failing);
+    }
+
+    /// Logs once of each job that its ranks on other hosts stay unknown.
+    fn log_left_out(&mut self, jobs: &[Job], found: &[Option<PeerJob>]) {
+        let previous = std::mem::take(&mut self.left_out);
+        for (job, found) in jobs.iter().zip(found) {
+            let name = job.name();
+            let count = match (previous.get(&name).copied().unwrap_or(0), found) {
+                (UNKNOWN_LOGGED, _) => UNKNOWN_LOGGED,
+                (_, Some(_)) => 0,
+                (count, None) => count + 1,
+            };
+            if count == UNKNOWN_LOGGED && previous.get(&name) != Some(&count) {
+                tracing::warn!(
+                    "the Prometheus of peers.url does not know all ranks of job {name} - load rules/ there, and have it scrape all \
+                     nodes of the job"
+                );
+            }
+            self.left_out.insert(name, count);
         }
     }
 }
@@ -172,7 +216,7 @@ async fn request(
     settings: &PeersSettings,
     jobs: &[Job],
     timeout: Duration,
-) -> Result<Peers, String> {
+) -> Result<Vec<Option<PeerJob>>, String> {
     let settings = settings.clone();
     let client = tokio::task::spawn_blocking(move || settings.client());
     let client = client.await.map_err(|error| error.to_string())?;
@@ -181,7 +225,7 @@ async fn request(
     let samples =
         Prometheus::new(client).with_timeout(timeout).query_within(&asked, MAX_ANSWER).await;
     let samples = samples.map_err(|error| error.to_string())?;
-    Ok(Peers { age_seconds: 0.0, jobs: answer::jobs(jobs, &samples)? })
+    answer::jobs(jobs, &samples)
 }
 
 #[cfg(test)]

@@ -130,9 +130,9 @@ impl<S: Store> StoreUrl<S> {
         })
     }
 
-    /// Its host.
-    pub(crate) fn host(&self) -> &str {
-        self.0.target().0
+    /// Its address.
+    pub(crate) const fn address(&self) -> &Address {
+        &self.0
     }
 }
 

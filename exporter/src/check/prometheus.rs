@@ -16,9 +16,9 @@ use crate::server::node_name;
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 const TARGETS: &str = "/api/v1/targets?state=active";
-const RULES: &str = "/api/v1/rules";
+pub(super) const RULES: &str = "/api/v1/rules";
 /// Largest answer in bytes: that of many thousand targets.
-const MAX_ANSWER: usize = 128 << 20;
+pub(super) const MAX_ANSWER: usize = 128 << 20;
 /// Time to resolve the names of targets.
 const RESOLVE: Duration = Duration::from_secs(5);
 /// Names of missing rules that a point lists.
@@ -44,7 +44,7 @@ struct Target {
 }
 
 #[derive(Debug, Deserialize)]
-struct Rules {
+pub(super) struct Rules {
     groups: Vec<Group>,
 }
 
@@ -109,7 +109,7 @@ fn mine(url: &PrometheusUrl, targets: Vec<Target>, ports: &[u16]) -> Vec<Target>
         ports.contains(&address.target().1).then_some((address, target))
     });
     // What a Prometheus elsewhere calls localhost is not this host.
-    let beside = is_here(url.host());
+    let beside = is_here(url.address().target().0);
     let deadline = Instant::now() + RESOLVE;
     let here = |address: &Address| {
         let host = address.target().0;
@@ -159,6 +159,13 @@ fn target(mine: &[Target], url: &PrometheusUrl, ports: &[u16], path: &str) -> Po
     }
     let urls: Vec<_> = mine.iter().map(|target| &*target.scrape_url).collect();
     Point::ok(subject, format!("{url} scrapes {}", urls.join(", ")))
+}
+
+impl Rules {
+    /// Names of all of them.
+    pub(super) fn names(self) -> impl Iterator<Item = String> {
+        self.groups.into_iter().flat_map(|group| group.rules).map(|rule| rule.name)
+    }
 }
 
 fn rules(found: impl Iterator<Item = Rule>, url: &PrometheusUrl) -> Point {

@@ -1,9 +1,10 @@
 //! What the flags of the exporter name: configuration, web configuration, the folder of flight records, dcgm-exporter.
 
 use std::fs::File;
+use std::iter;
 use std::path::Path;
 
-use super::{Point, State};
+use super::{Point, State, remote};
 use crate::cli::{ExporterArgs, GpuArgs};
 use crate::config::reload::ConfigSource;
 use crate::flight_recorder::FlightRecorder;
@@ -39,6 +40,8 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
                 let point = Point::new(State::Disabled, "probes", off);
                 points.push(point.advise("set it to true in the configuration"));
             }
+            points.extend(remote::otlp(&config.otlp));
+            points.extend(remote::peers(&config.peers));
         }
         (Err(error), _) => points.extend(invalid(CONFIG, &error.to_string())),
     }
@@ -47,7 +50,7 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
         let subject = "flight recorder";
         points.push(match FlightRecorder::check(&settings.dir) {
             Ok(()) => Point::ok(subject, folder).required(),
-            Err(error) => Point::failed(subject, &format!("{error:#}"))
+            Err(error) => Point::failed(subject, &error.to_string())
                 .advise("create the folder, and make it writable for the exporter")
                 .required(),
         });
@@ -64,7 +67,14 @@ fn packaged(args: &ExporterArgs, path: &Path) -> Vec<Point> {
     let source = ConfigSource { file: Some(path.to_owned()), ..args.config_source() };
     let subject = format!("{CONFIG} of the unit");
     match source.load() {
-        Ok(_) => vec![Point::ok(subject, found(path))],
+        Ok(config) => {
+            // Those of flags are of the exporter with these flags.
+            let otlp = args.otlp.endpoint.is_none().then(|| remote::otlp(&config.otlp));
+            let peers = args.peers.url.is_none().then(|| remote::peers(&config.peers));
+            let named = otlp.into_iter().chain(peers).flatten();
+            let named = named.map(|point| Point { required: false, ..point });
+            iter::once(Point::ok(subject, found(path))).chain(named).collect()
+        }
         Err(error) => {
             error.to_string().lines().map(|line| Point::failed(&*subject, line)).collect()
         }

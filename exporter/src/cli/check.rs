@@ -17,7 +17,7 @@ Exit status:
   0   No point failed
   1   A point failed
   64  Invalid command line
-  78  The configuration or the web configuration is invalid";
+  78  The configuration, the web configuration, or a file or folder that flags name cannot be used";
 
 /// Flags of `gpucause check`: those of the exporter, and its own.
 #[derive(Debug, Clone, Args)]

@@ -20,7 +20,7 @@ use super::settings::OtlpSettings;
 use super::spool::{Batch, Spool};
 
 /// Largest answer: one has a sentence at most.
-const MAX_ANSWER: usize = 64 << 10;
+pub(super) const MAX_ANSWER: usize = 64 << 10;
 
 /// Why an attempt failed, for the log, and when the next may be.
 struct Failed {
@@ -125,7 +125,6 @@ impl Sender {
         }
         let log = Arc::clone(&self.log);
         let client = self.client.take();
-        let is_exposed = client.is_none() && settings.exposes_headers();
         // Reads files.
         let prepared = tokio::task::spawn_blocking(move || {
             let client = match client {
@@ -138,9 +137,6 @@ impl Sender {
         });
         let (client, headers) = joined(prepared.await)?;
         let Some(client) = client else { return Ok(()) };
-        if is_exposed {
-            tracing::warn!("otlp.headers_file: the headers are sent without TLS");
-        }
         let mut settled = 0;
         let sent = send_batches(&log, &client, all_headers(headers), &mut settled).await;
         if settled > 0 {
@@ -181,7 +177,7 @@ fn joined<T>(result: Result<Result<T, Failed>, tokio::task::JoinError>) -> Resul
     result.map_err(|error| Failed::new(Failure::Settings, &error)).flatten()
 }
 
-fn all_headers(mut headers: HeaderMap) -> HeaderMap {
+pub(super) fn all_headers(mut headers: HeaderMap) -> HeaderMap {
     let protobuf = HeaderValue::from_static("application/x-protobuf");
     headers.insert(ACCEPT, protobuf.clone());
     headers.insert(CONTENT_TYPE, protobuf);
@@ -236,12 +232,17 @@ async fn next(log: &Arc<ChainLog>) -> Result<Option<(Batch, Bytes)>, Failed> {
         let Some(batch) = log.spool().as_mut().and_then(Spool::take) else {
             return Ok(None);
         };
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        let compressed = encoder.write_all(&batch.body).and_then(|()| encoder.finish());
-        let body = compressed.map_err(|error| Failed::new(Failure::Settings, &error))?;
-        Ok(Some((batch, Bytes::from(body))))
+        let body = compressed(&batch.body);
+        let body = body.map_err(|error| Failed::new(Failure::Settings, &error))?;
+        Ok(Some((batch, body)))
     });
     joined(next.await)
+}
+
+pub(super) fn compressed(body: &[u8]) -> std::io::Result<Bytes> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(body)?;
+    encoder.finish().map(Bytes::from)
 }
 
 fn settle(

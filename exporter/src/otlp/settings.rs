@@ -61,11 +61,16 @@ impl OtlpSettings {
         file.map(headers::read).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Whether secrets go to another host without TLS.
-    pub(super) fn exposes_headers(&self) -> bool {
-        let address = self.endpoint.as_ref().map(Endpoint::address);
-        self.headers_file.is_some()
-            && address.is_some_and(|address| !address.is_tls() && !address.is_loopback())
+    /// What is wrong with settings that can be used.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        let Some(endpoint) = &self.endpoint else {
+            let has_files = self.headers_file.is_some() || self.ca_file.is_some();
+            let unused = "otlp.headers_file and otlp.ca_file are not used without otlp.endpoint";
+            return has_files.then_some(unused);
+        };
+        let address = endpoint.address();
+        let is_exposed = self.headers_file.is_some() && !address.is_tls() && !address.is_loopback();
+        is_exposed.then_some("the headers of otlp.headers_file are sent without TLS - use https")
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use gpucause_engine::peers::{PeerJob, PeerRank, RankPlace};
 use gpucause_investigations::prometheus::Sample;
 
-use super::job::{Job, LocalRank};
+use super::job::{Job, LEAST, LocalRank};
 
 /// Samples of an answer that are read at most.
 const MAX_SAMPLES: usize = 2_048;
@@ -14,15 +14,15 @@ const MOST_SHARE: f64 = 1.05;
 /// Characters of a host's name that are shown at most.
 const MAX_NAME: usize = 128;
 
-/// What is said of these jobs.
+/// What is said of each of these jobs; `None` where nothing is that can be used.
 ///
 /// # Errors
 /// When more is said than can be of them.
-pub(super) fn jobs(asked: &[Job], samples: &[Sample]) -> Result<Vec<PeerJob>, String> {
+pub(super) fn jobs(asked: &[Job], samples: &[Sample]) -> Result<Vec<Option<PeerJob>>, String> {
     if samples.len() > MAX_SAMPLES {
         return Err(format!("{} series are more than {MAX_SAMPLES}", samples.len()));
     }
-    Ok(asked.iter().filter_map(|job| compared(job, samples)).collect())
+    Ok(asked.iter().map(|job| compared(job, samples)).collect())
 }
 
 fn label<'a>(sample: &'a Sample, name: &str) -> &'a str {
@@ -47,8 +47,11 @@ fn compared(job: &Job, samples: &[Sample]) -> Option<PeerJob> {
     own.next().is_none().then_some(PeerJob { world_size: job.world_size, ranks })
 }
 
-/// The ranks of a group, if all of this host are among them.
+/// The ranks of a group, if all of this host are among them, and those on other hosts are known, too.
 fn ranks(job: &Job, group: &[&Sample]) -> Option<Vec<PeerRank>> {
+    if !group.iter().any(|own| label(own, "__name__") == LEAST) {
+        return None;
+    }
     let local = |sample: &Sample| {
         let is_it = |own: &&LocalRank| {
             label(sample, "pid") == own.pid.to_string()

@@ -14,11 +14,13 @@ const MAX_JOBS: usize = 8;
 /// Ranks of a job on this host that are asked for at most.
 const MAX_LOCAL: usize = 64;
 /// The two ranks of each job that wait least.
-const LEAST: &str = "rank:gpucause_nccl_wait:least2_1m";
+pub(super) const LEAST: &str = "rank:gpucause_nccl_wait:least2_1m";
 /// All ranks.
 const ALL: &str = "process:gpucause_nccl_wait:ratio_rate1m";
 /// How many they are.
 const COUNT: &str = "peers:gpucause_nccl_wait:count";
+/// The rules whose series are asked for.
+pub(crate) const RULES: [&str; 3] = [LEAST, ALL, COUNT];
 /// Labels that the ranks of a job share.
 const JOB: &str = "job, comm, slurm_job, namespace, world_size";
 /// A value is not used when it was recorded this many seconds before: rules are evaluated every 30 s.
@@ -67,6 +69,14 @@ impl Job {
         let numbers: HashSet<u32> = self.ranks.iter().map(|own| own.rank).collect();
         let all = usize::try_from(self.world_size).unwrap_or(usize::MAX);
         numbers.len() == self.ranks.len() && numbers.len() < all && numbers.len() <= MAX_LOCAL
+    }
+
+    /// What users call it.
+    pub(super) fn name(&self) -> String {
+        match &*self.slurm_job {
+            "" => self.comm.clone(),
+            slurm_job => format!("{slurm_job} ({})", self.comm),
+        }
     }
 
     /// Label matchers of its series.

@@ -41,8 +41,20 @@ impl PeersSettings {
         self.client().map(drop).map_err(PeersError)
     }
 
+    /// What is wrong with settings that can be used.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        let has_files = self.password_file.is_some() || self.ca_file.is_some();
+        let Some(PeersUrl(url)) = &self.url else {
+            let unused = "peers.password_file and peers.ca_file are not used without peers.url";
+            return has_files.then_some(unused);
+        };
+        let address = url.address();
+        let is_exposed = address.user().is_some() && !address.is_tls() && !address.is_loopback();
+        is_exposed.then_some("the password of peers.url is sent in clear text - use https")
+    }
+
     /// A client, if there is an address.
-    pub(super) fn client(&self) -> anyhow::Result<Option<Client>> {
+    pub(crate) fn client(&self) -> anyhow::Result<Option<Client>> {
         let Some(PeersUrl(url)) = &self.url else { return Ok(None) };
         let (password, ca_file) = (self.password_file.as_deref(), self.ca_file.as_deref());
         url.client_with(password, ca_file, HINT).map(Some)

@@ -30,7 +30,7 @@ fn series(labels: [&str; 4], value: &str) -> String {
     let [instance, pid, rank, more] = labels;
     let instance = serde_json::json!(instance);
     format!(
-        r#"{{"metric":{{"job":"gpucause","instance":{instance},"pid":"{pid}","rank":"{rank}","comm":"train","slurm_job":"42","world_size":"4"{more}}},"value":[1.5,"{value}"]}}"#
+        r#"{{"metric":{{"__name__":"rank:gpucause_nccl_wait:least2_1m","job":"gpucause","instance":{instance},"pid":"{pid}","rank":"{rank}","comm":"train","slurm_job":"42","world_size":"4"{more}}},"value":[1.5,"{value}"]}}"#
     )
 }
 
@@ -39,12 +39,18 @@ fn answer(series: &[String]) -> String {
     format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{all}]}}}}"#)
 }
 
+/// What is known of this host's rank where ranks of the job are not scraped.
+fn own_alone() -> String {
+    let [least, all, _] = RULES;
+    series(HERE, "0.5").replace(least, all)
+}
+
 const HERE: [&str; 4] = ["gpu-0:9400", "7", "0", ""];
 const THERE: [&str; 4] = ["gpu-1:9400", "8", "2", ""];
 
 fn compared(series: &[String]) -> Vec<PeerJob> {
     let samples = samples(answer(series).as_bytes()).unwrap();
-    answer::jobs(&fuzzing::asked(), &samples).unwrap()
+    answer::jobs(&fuzzing::asked(), &samples).unwrap().into_iter().flatten().collect()
 }
 
 #[test]
@@ -115,6 +121,7 @@ fn a_job_is_left_out_when_something_about_it_cannot_be() {
         vec![series(THERE, "0.1")],
         vec![here(), series(["gpu-0:9400", "7", "0", r#","namespace":"other""#], "0.1")],
         vec![],
+        vec![own_alone()],
     ] {
         assert_eq!(compared(&wrong), [], "{:?}", &wrong[..wrong.len().min(3)]);
     }
@@ -125,11 +132,11 @@ fn a_job_is_left_out_when_a_rank_of_this_host_is_missing() {
     let mut asked = fuzzing::asked();
     asked[0].ranks.push(job::LocalRank { process: ProcId(2), pid: 9, rank: 1 });
     let found = |series: &[String]| {
-        answer::jobs(&asked, &samples(answer(series).as_bytes()).unwrap()).unwrap()
+        answer::jobs(&asked, &samples(answer(series).as_bytes()).unwrap()).unwrap().remove(0)
     };
-    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1")]), []);
+    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1")]), None);
     let second = series(["gpu-0:9400", "9", "1", ""], "0.5");
-    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1"), second])[0].ranks.len(), 3);
+    assert_eq!(found(&[series(HERE, "0.5"), series(THERE, "0.1"), second]).unwrap().ranks.len(), 3);
 }
 
 #[test]
@@ -234,6 +241,79 @@ fn an_answer_is_used_until_it_is_old_and_a_failure_changes_nothing() {
     assert_eq!(peers.counts(old).unwrap().age, None);
     peers.configure(&PeersSettings::default());
     assert_eq!((peers.known(now), peers.counts(now)), (Peers::default(), None));
+}
+
+/// What is logged meanwhile.
+fn logged(act: impl FnOnce()) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let writer = Mutex::new(file.reopen().unwrap());
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, act);
+    std::fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_so_once() {
+    let (compared, warning) =
+        ("are compared by Prometheus", "does not know all ranks of job 42 (train)");
+    for unknown in [answer(&[]), answer(&[own_alone()])] {
+        let known = answer(&[series(HERE, "0.5"), series(THERE, "0.25")]);
+        let texts = Arc::new(Mutex::new(unknown.clone()));
+        let served = Arc::clone(&texts);
+        let (address, _requests) = prometheus(move |stream| page(stream, &served.lock().unwrap()));
+        let peers = asking(address);
+        let ask = |times: u32| {
+            logged(|| {
+                for _ in 0..times {
+                    let state = ask(&peers);
+                    assert_eq!((state.failed, state.age), (0, None));
+                }
+            })
+        };
+        let begins = ask(UNKNOWN_LOGGED - 1);
+        assert_eq!(begins, "", "a job that begins");
+        let log = ask(1);
+        assert_eq!(log.matches(warning).count(), 1, "{log}");
+        assert!(log.contains("load rules/"), "{log}");
+        assert_eq!(ask(2 * UNKNOWN_LOGGED), "");
+        assert_eq!(peers.known(Instant::now()), Peers::default());
+        *texts.lock().unwrap() = known;
+        let log = logged(|| assert!(self::ask(&peers).age.is_some()));
+        assert!(log.contains(compared), "{log}");
+        *texts.lock().unwrap() = unknown;
+        assert_eq!(ask(2 * UNKNOWN_LOGGED), "", "of this job it was said");
+    }
+}
+
+#[test]
+fn settings_that_work_and_are_wrong_are_warned_of_once() {
+    let with = |url: &str, file: Option<&str>| PeersSettings {
+        url: (!url.is_empty()).then(|| url.parse().unwrap()),
+        password_file: file.map(Into::into),
+        ca_file: None,
+    };
+    let peers = PeerRanks::default();
+    let warned = |settings: PeersSettings| {
+        logged(|| {
+            peers.configure(&settings);
+            peers.configure(&settings);
+        })
+    };
+    for (url, file, warning) in [
+        ("", Some("p"), "not used without peers.url"),
+        ("http://me@prometheus", Some("p"), "the password of peers.url is sent in clear text"),
+    ] {
+        let log = warned(with(url, file));
+        assert!(log.lines().count() == 1 && log.contains(warning), "{url}: {log}");
+    }
+    for (url, file) in [
+        ("", None),
+        ("http://prometheus", None),
+        ("https://me@prometheus", Some("p")),
+        ("http://me@localhost", Some("p")),
+    ] {
+        assert_eq!(warned(with(url, file)), "", "{url}");
+    }
 }
 
 #[test]

@@ -80,6 +80,139 @@ fn an_invalid_configuration_has_its_own_exit_code_and_a_wrong_flag_another() {
 }
 
 #[test]
+fn check_refuses_the_files_and_folders_with_which_the_exporter_does_not_start() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let with = |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        format!("--config.file={}", file.path().display())
+    };
+    let here = "--web.listen-address=127.0.0.1:0";
+    let closed = "127.0.0.1:1";
+    for (arguments, named) in [
+        (
+            vec![format!("--otlp.endpoint=http://{closed}"), "--otlp.headers-file=/none".into()],
+            "/none",
+        ),
+        (vec![format!("--otlp.endpoint=https://{closed}"), "--otlp.ca-file=/none".into()], "/none"),
+        (vec![format!("--peers.url=http://me@{closed}")], "no password for me"),
+        (
+            vec![format!("--peers.url=http://me@{closed}"), "--peers.password-file=/none".into()],
+            "/none",
+        ),
+        (vec!["--flight-recorder.dir=/none".into()], "/none"),
+        (vec![format!("--dcgm.url=https://{closed}"), "--dcgm.ca-file=/none".into()], "/none"),
+    ] {
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let (code, stdout, _) = streams(&[&["check", here], &*arguments].concat());
+        assert_eq!(code, Some(78), "{arguments:?}: {stdout}");
+        let is_it = |line: &str| line.starts_with("failed ") && line.contains(named);
+        assert!(stdout.lines().any(is_it), "{arguments:?}: {stdout}");
+        assert!(stdout.ends_with("the exporter cannot run\n"), "{arguments:?}: {stdout}");
+        let (code, _, stderr) = streams(&[&["exporter", here], &*arguments].concat());
+        assert_eq!(code, Some(78), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(named), "{arguments:?}: {stderr}");
+    }
+    let text = "otlp: {endpoint: 'http://127.0.0.1:1', headers_file: /none}\n\
+                peers: {url: 'https://127.0.0.1:1', ca_file: /none}\n";
+    let flag = with(text);
+    let (code, stdout, _) = streams(&["check", here, &flag]);
+    assert_eq!(code, Some(78), "{stdout}");
+    let (code, stdout, _) = streams(&["exporter", "--config.check", &flag]);
+    assert_eq!(code, Some(78), "{stdout}");
+    let lines: Vec<_> = stdout.lines().collect();
+    let [otlp, peers] = lines[..] else { panic!("{stdout}") };
+    assert!(otlp.starts_with("otlp.headers_file: ") && peers.starts_with("peers: "), "{stdout}");
+}
+
+/// A port where nobody listens.
+fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The state, detail and advice of the only point about a flag.
+fn asked(flag: &str, url: &str) -> [String; 3] {
+    let arguments = ["--web.listen-address=127.0.0.1:0", &*format!("--{flag}={url}")];
+    let found = points(&arguments, flag);
+    let [point] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(point["required"], false, "{point}");
+    ["state", "detail", "advice"].map(|key| point[key].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn an_otlp_endpoint_takes_records_or_the_point_says_why_not() {
+    let receiver = format!("http://{}", server(vec![("/v1/logs", String::new())].leak()));
+    let [state, detail, _] = asked("otlp.endpoint", &receiver);
+    assert_eq!(state, "ok", "{detail}");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (url, why) in [
+        (format!("http://{}", closed_port()), "cannot connect"),
+        (format!("http://{}", server(&[])), "404"),
+        (format!("http://{}", silent.local_addr().unwrap()), "no answer within"),
+        (format!("http://{}", server(vec![("/v1/logs", "a page".into())].leak())), "no receiver"),
+    ] {
+        let [state, detail, advice] = asked("otlp.endpoint", &url);
+        assert!(state == "failed" && detail.contains(why), "{url}: {state} {detail}");
+        assert!(advice.contains("check "), "{advice}");
+    }
+}
+
+#[test]
+fn the_prometheus_of_peers_answers_and_has_the_rules_or_the_point_says_what_is_missing() {
+    let all = [
+        "rank:gpucause_nccl_wait:least2_1m",
+        "process:gpucause_nccl_wait:ratio_rate1m",
+        "peers:gpucause_nccl_wait:count",
+    ];
+    let series = |names: &[&str]| {
+        let one =
+            |name: &&str| format!(r#"{{"metric":{{"__name__":"{name}"}},"value":[1.5,"1"]}}"#);
+        let all = names.iter().map(one).collect::<Vec<_>>().join(",");
+        ("/api/v1/query", format!(r#"{{"status":"success","data":{{"result":[{all}]}}}}"#))
+    };
+    let rules = |names: &[&str]| {
+        let one = |name: &&str| format!(r#"{{"name":"{name}"}}"#);
+        let all = names.iter().map(one).collect::<Vec<_>>().join(",");
+        (
+            "/api/v1/rules",
+            format!(r#"{{"status":"success","data":{{"groups":[{{"rules":[{all}]}}]}}}}"#),
+        )
+    };
+    for (bodies, expected, what) in [
+        (vec![series(&all)], "ok", "has the rules"),
+        (vec![series(&[]), rules(&all)], "ok", "has the rules"),
+        (vec![series(&[])], "ok", "does not list its rules"),
+        (vec![series(&[]), rules(&["other"])], "failed", all[0]),
+        (vec![series(&[]), rules(&all[..2])], "failed", ": peers:gpucause_nccl_wait:count"),
+        (vec![], "failed", "404"),
+    ] {
+        let url = format!("http://{}", server(bodies.leak()));
+        let [state, detail, _] = asked("peers.url", &url);
+        assert_eq!(state, expected, "{detail}");
+        assert!(detail.contains(what), "{what}: {detail}");
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [state, detail, _] =
+        asked("peers.url", &format!("http://{}", silent.local_addr().unwrap()));
+    assert!(state == "failed" && detail.contains("did not answer within"), "{detail}");
+    let [state, detail, advice] = asked("peers.url", &format!("http://{}", closed_port()));
+    assert!(state == "failed" && detail.contains("cannot connect"), "{detail}");
+    assert!(advice.contains("peers.url"), "{advice}");
+}
+
+#[test]
+fn files_that_nothing_uses_are_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for flag in ["otlp.headers-file", "peers.password-file"] {
+        let argument = format!("--{flag}={}", file.path().display());
+        let (subject, _) = flag.split_once('.').unwrap();
+        let found =
+            points(&["--web.listen-address=127.0.0.1:0", &argument], &format!("{subject}."));
+        assert_eq!(found[0]["state"], "disabled", "{found:?}");
+        assert!(found[0]["detail"].as_str().unwrap().contains("not used"), "{found:?}");
+    }
+}
+
+#[test]
 fn a_port_that_another_program_has_is_reported_with_its_name_and_pid() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

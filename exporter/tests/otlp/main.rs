@@ -48,11 +48,11 @@ impl Running {
         Self::start_with(spool, settings, Dispatch::none())
     }
 
-    /// Its sender logs to `logs`.
+    /// It logs to `logs`.
     fn start_with(spool: &Path, settings: &OtlpSettings, logs: Dispatch) -> Self {
         let log = ChainLog::new("gpu-1".to_owned(), Some(spool.to_owned())).with_pace(PACE);
         let log = Arc::new(log);
-        log.configure(settings);
+        with_default(&logs, || log.configure(settings));
         let sending = Arc::clone(&log);
         let sender = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -241,6 +241,21 @@ fn headers_without_tls_are_warned_of_once() {
     running.stop();
     let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
     assert_eq!(written.matches("without TLS").count(), 1, "{written}");
+}
+
+#[test]
+fn files_without_an_endpoint_are_warned_of_once() {
+    let (written, logs) = logs();
+    let log = ChainLog::new("gpu-1".to_owned(), None);
+    let unused = OtlpSettings { headers_file: Some("headers".into()), ..OtlpSettings::default() };
+    with_default(&logs, || {
+        log.configure(&OtlpSettings::default());
+        log.configure(&unused);
+        log.configure(&unused);
+    });
+    let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+    assert_eq!(written.matches("not used without otlp.endpoint").count(), 1, "{written}");
+    assert_eq!(written.lines().count(), 1, "{written}");
 }
 
 #[test]
