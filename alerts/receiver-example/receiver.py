@@ -35,6 +35,11 @@ CONNECTION_SECONDS = 15
 COMMAND_SECONDS = 30
 # Notifications of the same instance within this time are one.
 SETTLE_SECONDS = 10
+# Different lines about alerts that are not listed, within so many seconds.
+MAX_REFUSALS = 20
+REFUSAL_SECONDS = 600
+# Exit status for a wrong command line, and for settings that cannot be used.
+USAGE, CONFIGURATION = 2, 78
 # Pauses between questions to a Prometheus that does not answer, as while it restarts.
 PAUSES_SECONDS = (5, 15, 30)
 # The alert has the cause that took more of both, and chains have either.
@@ -131,6 +136,8 @@ class Settings:
     def __init__(self, table):
         known(table, {"listen", "token_file", "prometheus", "state_file", "act", "nodes", "action"}, "the file")
         host, _, port = table.get("listen", "127.0.0.1:9096").rpartition(":")
+        if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+            raise Refused(f"listen is {table['listen']!r:.80}; expected ADDRESS:PORT")
         self.address = (str(ipaddress.ip_address(host.strip("[]"))), int(port))
         self.token = pathlib.Path(table["token_file"]).read_text().strip() if "token_file" in table else None
         if self.token is not None and len(self.token) < 16:
@@ -146,6 +153,20 @@ class Settings:
             need(INSTANCE, instance, "instance"): need(NODE, node, "node") for instance, node in table.get("nodes", {}).items()
         }
         self.actions = [Action(one, self.nodes) for one in table.get("action", [])]
+
+    def why_not(self, labels):
+        """Why no action is for this alert; nothing where one is."""
+        if any(action.is_for(labels) for action in self.actions):
+            return None
+        alert, instance = labels.get("alertname", "without a name"), labels.get("instance", "without an instance")
+        of_alert = [action for action in self.actions if action.alertname == alert]
+        if not of_alert:
+            return f"alert {alert:.80} is not listed"
+        of_host = [action for action in of_alert if instance in action.instances]
+        if not of_host:
+            return f"host {instance:.80} is not listed for {alert:.80}"
+        keys = sorted({key for action in of_host for key in action.labels})
+        return f"alert {alert:.80} of {instance:.80} has no listed " + ", ".join(f"{key} (it is {labels.get(key, '')!r:.80})" for key in keys)
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -177,19 +198,22 @@ class Prometheus:
 class Limits:
     """When which target was acted on, in a file that is written before each action."""
 
-    def __init__(self, path):
-        self.path = path
-        self.done = json.loads(path.read_text()) if path.exists() else []
-        if not all(isinstance(one, list) and [type(part) for part in one] == [str, str, float] for one in self.done):
+    def __init__(self, path, act=True):
+        self.path, self.act = path, act
+        try:
+            self.done = json.loads(path.read_text()) if path.exists() else []
+        except ValueError:
+            self.done = None
+        if not isinstance(self.done, list) or not all(isinstance(one, list) and [type(part) for part in one] == [str, str, float] for one in self.done):
             raise Refused(f"{path} is no list of actions")
 
     def take(self, action, target, now):
         """Counts an action, or refuses it."""
         recent = [one for one in self.done if one[0] == action.kind and now - one[2] < action.seconds]
         if any(one[1] == target for one in recent):
-            raise Refused(f"{target} was acted on before")
+            raise Refused(f"{target} was {'acted on' if self.act else 'proposed'} before")
         if len(recent) >= action.at_most:
-            raise Refused(f"{len(recent)} actions of this kind within {action.seconds // 3600} h")
+            raise Refused(f"{len(recent)} {'actions' if self.act else 'proposals'} of this kind within {action.seconds // 3600} h")
         kept = [one for one in self.done if now - one[2] < 3600 * 24 * 31] + [[action.kind, target, now]]
         unfinished = self.path.with_suffix(".new")
         try:
@@ -225,6 +249,7 @@ class Receiver:
         self.settings, self.prometheus, self.limits, self.runner = settings, prometheus, limits, runner
         self.clock, self.sleep = clock, sleep
         self.asked = {}
+        self.refusals, self.refusals_since = set(), float("-inf")
 
     def notification(self, body):
         """Acts on what a notification hints at; returns how many actions were taken or logged."""
@@ -235,6 +260,9 @@ class Receiver:
             labels = [labels_of(one["labels"]) for one in alerts if one["status"] == "firing"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(f"no notification of Alertmanager: {type(error).__name__}") from error
+        for own in labels:
+            if why := self.settings.why_not(own):
+                self.refuse(why)
         # Once for each instance, however many of its processes are in the notification.
         hints = {
             (place, own["instance"])
@@ -243,6 +271,16 @@ class Receiver:
             if action.is_for(own)
         }
         return sum(self.hint(place, instance) for place, instance in sorted(hints))
+
+    def refuse(self, why):
+        """Logs it, each once and not too many within some minutes: anybody may send notifications."""
+        if self.clock() - self.refusals_since >= REFUSAL_SECONDS:
+            self.refusals, self.refusals_since = set(), self.clock()
+        if why in self.refusals or len(self.refusals) > MAX_REFUSALS:
+            return
+        self.refusals.add(why)
+        is_last = len(self.refusals) > MAX_REFUSALS
+        log(refused=f"more that is not listed; such lines continue within {REFUSAL_SECONDS} s" if is_last else why)
 
     def hint(self, place, instance):
         action = self.settings.actions[place]
@@ -393,15 +431,31 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def explained(error):
+    """What is wrong with the settings, as a sentence."""
+    match error:
+        case OSError(strerror=str()):
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        case KeyError():
+            return f"{error.args[0]} is missing"
+        case TypeError() | AttributeError():
+            return f"a setting has the wrong type ({error})"
+    return str(error)
+
+
 def main():
+    if len(sys.argv) != 2:
+        print("receiver.py: expected one argument, the file of settings: receiver.py SETTINGS.toml", file=sys.stderr)
+        sys.exit(USAGE)
     try:
         settings = Settings(tomllib.loads(pathlib.Path(sys.argv[1]).read_text()))
         # What was only logged does not use up what may be done.
         state = settings.state_file if settings.act else settings.state_file.with_suffix(".dry-run")
-        receiver = Receiver(settings, Prometheus(settings.prometheus), Limits(state))
+        receiver = Receiver(settings, Prometheus(settings.prometheus), Limits(state, settings.act))
         server = Server(settings, receiver)
-    except (IndexError, OSError, ValueError, KeyError, TypeError, Refused) as error:
-        sys.exit(f"receiver.py SETTINGS.toml: {error!r}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Refused) as error:
+        print(f"receiver.py: cannot start with {sys.argv[1]}: {explained(error)}", file=sys.stderr)
+        sys.exit(CONFIGURATION)
     threading.Thread(target=server.work, daemon=True).start()
     log(listening=settings.address, act=settings.act, actions=[one.kind for one in settings.actions])
     server.serve_forever()

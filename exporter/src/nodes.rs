@@ -43,7 +43,7 @@ pub struct NodeArgs {
     /// File whose first line is the password [default: the environment variable GPUCAUSE_PASSWORD]; not needed for an exporter at localhost whose token file, /run/gpucause/PORT.token, is readable, as it is for root
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
-    /// CA certificates to verify nodes with, in PEM [default: those that this host trusts]
+    /// CA certificates to verify nodes with, in PEM [default: those that this host trusts]. The certificate of a Prometheus or ClickHouse may be of either
     #[arg(long, value_name = "PATH")]
     pub ca_file: Option<PathBuf>,
     /// Client certificate, in PEM
@@ -65,9 +65,12 @@ pub enum NodesError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The source of nodes does not name any.
-    #[error("{0} - --nodes-from needs 1 to {MAX_NODES} nodes")]
+    /// The source of nodes cannot be read.
+    #[error("{0}")]
     From(String),
+    /// It names none, or too many.
+    #[error("{0} has {1} nodes - --nodes-from needs 1 to {MAX_NODES}")]
+    Number(NodesFrom, usize),
     /// The CA certificates are unusable.
     #[error(transparent)]
     Trust(Arc<TrustError>),
@@ -123,12 +126,12 @@ impl NodeArgs {
     }
 
     fn known(&self, source: &NodesFrom) -> Result<Vec<NodeUrl>, NodesError> {
-        let nodes = source.read(&self.prometheus_login, self.nodes_user.as_deref());
-        let nodes = nodes.map_err(NodesError::From)?;
-        if nodes.is_empty() || nodes.len() > MAX_NODES {
-            return Err(NodesError::From(format!("{source} has {}", nodes.len())));
+        let (ca_file, user) = (self.ca_file.as_deref(), self.nodes_user.as_deref());
+        let nodes = source.read(&self.prometheus_login, ca_file, user).map_err(NodesError::From)?;
+        match nodes.len() {
+            1..=MAX_NODES => Ok(nodes),
+            number => Err(NodesError::Number(source.clone(), number)),
         }
-        Ok(nodes)
     }
 
     fn each(&self, nodes: &[NodeUrl]) -> Result<Vec<Client>, NodesError> {
@@ -140,7 +143,14 @@ impl NodeArgs {
         } else {
             Err(Arc::new(TrustError::NoFile))
         };
-        nodes.iter().map(|node| self.client(node, &tls)).collect()
+        let mut once: Vec<&NodeUrl> = Vec::new();
+        for node in nodes {
+            // Named twice, its chains would count twice.
+            if !once.contains(&node) {
+                once.push(node);
+            }
+        }
+        once.into_iter().map(|node| self.client(node, &tls)).collect()
     }
 
     fn client(
@@ -234,7 +244,8 @@ mod tests {
             ("nodes: []", "name 1 to"),
             ("nodes: [a/b]", "invalid node address"),
             ("nodes: ['https://me:secret@a']", "nodes[0]: other users of this host"),
-            ("hosts: [a]", "hosts"),
+            ("hosts: [a]", "the file has no key hosts; it has nodes - it must have a list"),
+            ("[a]", "the file is a list, and must be a section: keys with values"),
         ] {
             let error = read_text(text).unwrap_err();
             assert!(error.contains(part) && !error.contains("secret"), "{text}: {error}");

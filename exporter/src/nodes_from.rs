@@ -5,16 +5,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use gpucause_investigations::http::Address;
+use gpucause_investigations::http::{Address, GetError, tls_advice};
 use gpucause_investigations::node::NodeUrl;
-use gpucause_investigations::prometheus::encoded;
+use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
 use crate::config::{in_one_line, typed};
+use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
 
 /// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";
+const TARGETS: &str = "/api/v1/targets?state=active";
+/// Largest answer of a Prometheus in bytes: that of many thousand targets.
+const MAX_ANSWER: usize = 128 << 20;
 /// Largest file in bytes.
 const MAX_FILE: u64 = 16 << 20;
 
@@ -87,17 +91,19 @@ struct Group {
 }
 
 impl NodesFrom {
-    /// The nodes, each once; `login` is that of the Prometheus, `user` that of nodes with TLS. Credentials in a target's address are left out: they are Prometheus's own.
+    /// The nodes, each once; `login` is that of the Prometheus, whose certificate may also be of an authority in `ca_file`, and
+    /// `user` that of nodes with TLS. Credentials in a target's address are left out: they are Prometheus's own.
     ///
     /// # Errors
     /// With what is wrong, when Prometheus does not answer or the file cannot be used.
     pub fn read(
         &self,
         login: &PrometheusLogin,
+        ca_file: Option<&Path>,
         user: Option<&str>,
     ) -> Result<Vec<NodeUrl>, String> {
         let urls = match self {
-            Self::Prometheus(url) => scraped(crate::check::targets(url, login)?),
+            Self::Prometheus(url) => scraped(targets(url, login, ca_file)?),
             Self::FileSd(path) => listed(path)?,
         };
         let mut nodes: Vec<NodeUrl> = Vec::new();
@@ -111,6 +117,31 @@ impl NodesFrom {
         }
         Ok(nodes)
     }
+}
+
+fn targets(
+    url: &PrometheusUrl,
+    login: &PrometheusLogin,
+    ca_file: Option<&Path>,
+) -> Result<Targets, String> {
+    let client = url.client_also_trusting(login, ca_file).map_err(|error| error.to_string())?;
+    let prometheus = Prometheus::new(client);
+    let answer = block_on(prometheus.data(TARGETS, MAX_ANSWER));
+    answer.map_err(|error| format!("{error:#}"))?.map_err(|error| match &error {
+        QueryError::Refused(address, 401, _) if address.user().is_some() => {
+            format!("{address}: wrong user or password - check the user in --nodes-from, and --prometheus-password-file")
+        }
+        QueryError::Refused(address, 401, _) => format!(
+            "{address} requires a login - use --nodes-from prometheus:https://USER@HOST:PORT, with the password in --prometheus-password-file"
+        ),
+        QueryError::Broken(_, GetError::Tls(why)) => format!("{error} - {}", tls_advice(why)),
+        QueryError::Silent(..) | QueryError::Broken(..) => {
+            format!("{error} - check --nodes-from, and that it runs")
+        }
+        QueryError::Refused(..) | QueryError::Foreign(..) => {
+            format!("{error} - check --nodes-from: is this a Prometheus?")
+        }
+    })
 }
 
 /// The addresses of a scrape job of exporters.
@@ -128,7 +159,10 @@ fn listed(path: &Path) -> Result<Vec<String>, String> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     // JSON is YAML.
-    let groups: Vec<Group> = typed(&text).map_err(|complaints| wrong(&in_one_line(&complaints)))?;
+    let groups: Vec<Group> = typed(&text).map_err(|complaints| {
+        let said = in_one_line(&complaints);
+        wrong(&format!("{said} - a file of Prometheus's service discovery is a list of groups, such as [{{\"targets\": [\"gpu-1:9400\"]}}]"))
+    })?;
     let urls = groups.iter().flat_map(|group| {
         let scheme = group.labels.get("__scheme__").map_or("http", String::as_str);
         group.targets.iter().map(move |target| format!("{scheme}://{target}"))
@@ -179,17 +213,19 @@ mod tests {
             r#"[{"targets": ["gpu-1:9400", "gpu-2:9400"], "labels": {}}]"#,
         ] {
             std::fs::write(file.path(), text).unwrap();
-            let nodes = from.read(&PrometheusLogin::default(), None).unwrap();
+            let nodes = from.read(&PrometheusLogin::default(), None, None).unwrap();
             assert_eq!(shown(&nodes), ["http://gpu-1:9400", "http://gpu-2:9400"], "{text}");
         }
-        for (text, part) in
-            [("- targets: ['a b']", "invalid address of target 0"), ("hosts: [a]", "")]
-        {
+        for (text, part) in [
+            ("- targets: ['a b']", "invalid address of target 0"),
+            (
+                "hosts: [a]",
+                "line 1: the file is a section, and must be a list, as in [a, b] - a file of Prometheus's service discovery",
+            ),
+        ] {
             std::fs::write(file.path(), text).unwrap();
-            assert!(
-                from.read(&PrometheusLogin::default(), None).unwrap_err().contains(part),
-                "{text}"
-            );
+            let error = from.read(&PrometheusLogin::default(), None, None).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 

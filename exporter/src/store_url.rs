@@ -4,10 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use gpucause_investigations::clickhouse::ClickHouse;
-use gpucause_investigations::http::{Address, Client, Login};
+use gpucause_investigations::http::{Address, Client, Login, connector_also_trusting};
 
 /// The login of a kind of store.
 pub trait Store {
@@ -122,7 +123,30 @@ impl<S: Store> StoreUrl<S> {
         ca_file: Option<&Path>,
         hint: &'static str,
     ) -> anyhow::Result<Client> {
-        let client = Client::new(self.0.clone(), ca_file)?;
+        self.with_login(Client::new(self.0.clone(), ca_file)?, password, hint)
+    }
+
+    /// As [`client`](Self::client), of a store whose certificate may also be of an authority in this file.
+    ///
+    /// # Errors
+    /// As [`client`](Self::client), and when the file has no authorities.
+    pub fn client_also_trusting(
+        &self,
+        login: &S,
+        ca_file: Option<&Path>,
+    ) -> anyhow::Result<Client> {
+        let Some(ca_file) = ca_file else { return self.client(login) };
+        let client =
+            Client::over(self.0.clone(), &connector_also_trusting(ca_file).map_err(Arc::new))?;
+        self.with_login(client, login.password_file(), S::HINT)
+    }
+
+    fn with_login(
+        &self,
+        client: Client,
+        password: Option<&Path>,
+        hint: &'static str,
+    ) -> anyhow::Result<Client> {
         let inherited = std::env::var(S::VARIABLE).ok();
         Ok(match Login::of(&self.0, password, inherited, hint)? {
             Some(login) => client.with_login(&login)?,
@@ -140,10 +164,14 @@ impl ClickHouseUrl {
     /// The ClickHouse, and its database if the address names one.
     ///
     /// # Errors
-    /// As [`client`](Self::client).
-    pub fn clickhouse(&self, login: &ClickHouseLogin) -> anyhow::Result<ClickHouse> {
+    /// As [`client_also_trusting`](Self::client_also_trusting).
+    pub fn clickhouse(
+        &self,
+        login: &ClickHouseLogin,
+        ca_file: Option<&Path>,
+    ) -> anyhow::Result<ClickHouse> {
         let database = Some(self.0.path().trim_start_matches('/')).filter(|name| !name.is_empty());
-        Ok(ClickHouse::new(self.client(login)?, database.map(str::to_owned)))
+        Ok(ClickHouse::new(self.client_also_trusting(login, ca_file)?, database.map(str::to_owned)))
     }
 }
 

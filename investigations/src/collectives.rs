@@ -14,6 +14,9 @@ use crate::page::{Sample, samples};
 
 /// Calls between two ranks alone: their numbers differ by rank.
 const POINT_TO_POINT: [&str; 3] = ["ncclSend", "ncclRecv", "ncclPutSignal"];
+/// What to do where a job has no rank.
+pub const HOW_JOBS_ARE_NAMED: &str = "name a job by its number in Slurm or by the name of its processes, as in the labels slurm_job and comm of \
+    gpucause_process_info";
 /// Ranks of a job that are compared; what has more is not read.
 const MAX_RANKS: usize = 100_000;
 
@@ -236,6 +239,12 @@ impl JobReport {
             self.ranks,
             self.world_size
         );
+        if self.ranks == 0 {
+            let _ = writeln!(
+                out,
+                "NO RANK  No node that answered has a rank of this job: {HOW_JOBS_ARE_NAMED}."
+            );
+        }
         for failure in &self.failures {
             let _ = writeln!(out, "NO ANSWER  {}", line(&failure.reason));
         }

@@ -3,6 +3,7 @@
 mod flights;
 mod live;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -116,6 +117,16 @@ pub struct FleetAnswer {
 }
 
 impl FleetAnswer {
+    /// Makes names distinct, in the order of nodes, so that a node has one name in all answers.
+    pub(crate) fn make_names_distinct(&mut self) {
+        let mut taken = HashSet::new();
+        for NodeAnswer { url, chains, .. } in &mut self.answers {
+            let name = std::mem::take(&mut chains.node);
+            chains.node = distinct(name, url, |name| taken.contains(name));
+            taken.insert(chains.node.clone());
+        }
+    }
+
     /// A line for each noteworthy clock skew.
     pub fn clock_warnings(&self) -> Vec<String> {
         let warning = |answer: &NodeAnswer| {

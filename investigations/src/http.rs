@@ -33,7 +33,7 @@ pub use address::{Address, without_password};
 pub use login::{Login, LoginError};
 pub use retry_after::retry_after;
 pub use token::{Token, TokenError};
-pub use trust::{Identity, TrustError, connector, tls_advice};
+pub use trust::{Identity, TrustError, connector, connector_also_trusting, tls_advice};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

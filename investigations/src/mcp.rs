@@ -125,11 +125,12 @@ impl Assistant {
 
     /// Those that can answer here.
     fn tools(&self) -> Vec<Tool> {
-        let Inner { host, stores, .. } = &*self.0;
+        let Inner { source, host, stores, .. } = &*self.0;
         catalogue::tools(|name| match name {
             Name::GetCost | Name::FindOutlierNodes => stores.prometheus.is_some(),
             Name::EventHistory => stores.clickhouse.is_some(),
             Name::RunDemo => host.scenarios().is_some(),
+            Name::GetStacks => source.need_file().is_ok(),
             _ => true,
         })
     }

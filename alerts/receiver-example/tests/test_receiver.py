@@ -139,6 +139,16 @@ class Acts(Base):
         self.assertEqual(self.ran, [])
         self.assertIn('"result": "dry run"', self.log.getvalue())
 
+    def test_a_dry_run_says_of_what_it_logged_before_that_it_was_proposed(self):
+        settings = receiver.Settings(table(state_file=str(self.state), act=False))
+        prometheus = Firing(*[straggler(pid, instance) for pid in (1, 2) for instance in ("gpu-1:9400", "gpu-2:9400")])
+        one = receiver.Receiver(settings, prometheus, receiver.Limits(self.state, act=False), clock=lambda: self.now)
+        for instance in ["gpu-1:9400", "gpu-1:9400", "gpu-2:9400"]:
+            self.notify(one, body(straggler(1, instance)))
+        for part in ["gpu-1 was proposed before", "1 proposals of this kind within 24 h"]:
+            self.assertIn(part, self.log.getvalue())
+        self.assertNotIn("acted on", self.log.getvalue())
+
     def test_arguments_reach_a_program_as_they_are(self):
         echo = [sys.executable, "-c", "import sys, json; sys.exit(json.dumps(sys.argv[1:]))", "$(id)", "a;b", "c d"]
         self.assertIn('["$(id)", "a;b", "c d"]', receiver.run(echo))
@@ -182,8 +192,30 @@ class Refuses(Base):
     def test_hosts_alerts_and_causes_that_are_not_listed(self):
         prometheus = Firing(straggler(1), straggler(2))
         others = [straggler(1, "gpu-9:9400"), {"alertname": "HostDown", "instance": "gpu-1:9400"}, starved(1, cause="block_io")]
-        self.refuses(prometheus, body(*others))
+        self.refuses(prometheus, body(*others, *others))
         self.assertEqual(prometheus.asked, 0)
+        self.assertEqual(
+            [json.loads(line)["refused"] for line in self.log.getvalue().splitlines()],
+            [
+                "host gpu-9:9400 is not listed for GpucauseStraggler",
+                "alert HostDown is not listed",
+                "alert GpucauseDispatcherStarved of gpu-1:9400 has no listed cause (it is 'block_io')",
+            ],
+        )
+
+    def test_lines_about_what_is_not_listed_are_short_and_few(self):
+        hostile = "x\n{\"result\": \"done\"}\x1b[2J" + "y" * 10_000
+        one = self.receiver(Firing())
+        for batch in range(3):
+            self.notify(one, body(*[straggler(1, f"gpu-{batch}-{number}{hostile}") for number in range(400)]))
+        lines = self.log.getvalue().splitlines()
+        self.assertEqual(len(lines), receiver.MAX_REFUSALS + 1)
+        self.assertTrue(all(line.startswith('{"time": ') and len(line) < 400 and line.isprintable() for line in lines), lines[0])
+        self.assertIn("more that is not listed", lines[-1])
+        self.now += receiver.REFUSAL_SECONDS
+        self.notify(one, body({"alertname": "HostDown"}, {}))
+        lines = [json.loads(line)["refused"] for line in self.log.getvalue().splitlines()][receiver.MAX_REFUSALS + 1 :]
+        self.assertEqual(lines, ["alert HostDown is not listed", "alert without a name is not listed"])
 
     def test_units_that_are_not_listed_with_hostile_names_too(self):
         units = [(7, unit) for unit in [*HOSTILE, "sshd.service"]]
@@ -275,6 +307,31 @@ class ReadsSettings(Base):
         self.wrong(action=[drain | {"alertname": "X; reboot"}])
         self.wrong(prometheus="file:///etc/passwd")
         self.wrong(secret="x")
+
+    def test_what_is_wrong_is_a_sentence_and_an_exit_status(self):
+        path, state = pathlib.Path(self.folder.name) / "settings.toml", f'state_file = "{self.state}"\n'
+        start = f'prometheus = "http://localhost:9090"\n{state}'
+        damaged = pathlib.Path(self.folder.name) / "damaged.json"
+        damaged.write_text("{")
+        for text, said in [
+            (None, f"{path}: No such file or directory"),
+            ("[", ""),
+            ("", "prometheus is no http:// or https:// address"),
+            ('prometheus = "http://p"\n', "state_file is missing"),
+            ("listen = 1\n", "a setting has the wrong type ("),
+            ('listen = "localhost"\n', "listen is 'localhost'; expected ADDRESS:PORT"),
+            (start + '[[action]]\nkind = "reboot"\n', "kind is 'reboot'; expected one of"),
+            (start.replace(str(self.state), str(damaged)) + "act = true\n", f"{damaged} is no list of actions"),
+        ]:
+            if text is not None:
+                path.write_text(text)
+            done = subprocess.run([sys.executable, HERE / "receiver.py", path], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (78, ""), done.stderr)
+            self.assertTrue(done.stderr.startswith(f"receiver.py: cannot start with {path}: {said}"), done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        done = subprocess.run([sys.executable, HERE / "receiver.py"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("receiver.py SETTINGS.toml", done.stderr)
 
     def test_other_addresses_than_loopback_need_a_token(self):
         self.wrong(listen="0.0.0.0:9096")

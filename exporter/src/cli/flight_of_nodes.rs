@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpucause_investigations::collectives::HOW_JOBS_ARE_NAMED;
 use gpucause_investigations::fleet::{self, FetchedFlights, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::merge::{MergeError, Merged, Warning};
@@ -86,10 +87,7 @@ async fn fetched(args: &FlightOfNodesArgs, clients: &[Client]) -> anyhow::Result
     if of_job.is_empty() && answered > 0 {
         let others = report_failures(answered, &failures).err();
         let others = others.map(|error| format!(", and {error}")).unwrap_or_default();
-        bail!(
-            "no node that answered has a rank of job {job}{others} - name a job by its number in Slurm or by the name of its processes, as \
-             in the labels slurm_job and comm of gpucause_process_info"
-        );
+        bail!("no node that answered has a rank of job {job}{others} - {HOW_JOBS_ARE_NAMED}");
     }
     let mut fetched = fleet::flights(&of_job, limits, &args.output).await;
     failures.append(&mut fetched.failures);

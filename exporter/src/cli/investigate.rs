@@ -61,7 +61,7 @@ pub struct ExplainArgs {
     /// Only what began until this time; --since is the time before it
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub until: Option<i64>,
-    /// Of a job that hangs, which rank has not entered which collective, and what it does instead; by its number in Slurm, or the name of its processes
+    /// Of a job that hangs, which rank has not entered which collective, and what it does instead; by its number in Slurm, or the name of its processes. It is about now, and excludes --since, --pid and other selections
     #[arg(long, value_name = "JOB", conflicts_with_all = ["db", "since", "pid", "severity", "from", "until", "per_process", "html", "follow", "fail_on"])]
     pub job: Option<String>,
     /// Add a table of the time that chains took from each process

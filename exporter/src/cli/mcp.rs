@@ -74,10 +74,12 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
         Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
         None => Source::Nodes(args.nodes.clients(&args.url)?),
     };
-    let login = &args.nodes.prometheus_login;
-    let prometheus = args.prometheus.as_ref().map(|url| url.client(login)).transpose();
+    let (login, ca_file) = (&args.nodes.prometheus_login, args.nodes.ca_file.as_deref());
+    let prometheus = args.prometheus.as_ref().map(|url| url.client_also_trusting(login, ca_file));
+    let prometheus = prometheus.transpose();
     let prometheus = prometheus.context("--prometheus")?.map(Prometheus::new);
-    let clickhouse = args.clickhouse.as_ref().map(|url| url.clickhouse(&args.clickhouse_login));
+    let login = &args.clickhouse_login;
+    let clickhouse = args.clickhouse.as_ref().map(|url| url.clickhouse(login, ca_file));
     let clickhouse = clickhouse.transpose().context("--clickhouse")?;
     let host = Arc::new(ThisHost { allow_demo: args.allow_demo });
     let assistant = Assistant::new(source, host, Stores { prometheus, clickhouse });

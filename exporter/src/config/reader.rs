@@ -81,7 +81,7 @@ pub(super) fn joined<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = joined(self.section());
-        let section = if key.is_empty() { "the configuration" } else { &key };
+        let section = if key.is_empty() { "the file" } else { &key };
         match &self.problem {
             Problem::Form(form) => write!(f, "{section} must be {form}"),
             Problem::Message(problem) => write!(f, "{section} {problem}"),

@@ -130,8 +130,8 @@ fn what_is_said_is_taken() {
 
 /// Texts, and what is said of them.
 const REFUSALS: &[(&str, &str)] = &[
-    ("foo", "line 1: the configuration is \"foo\", and must be a section: keys with values"),
-    ("[1]", "line 1: the configuration is a list, and must be a section: keys with values"),
+    ("foo", "line 1: the file is \"foo\", and must be a section: keys with values"),
+    ("[1]", "line 1: the file is a list, and must be a section: keys with values"),
     (
         "\nretention: soon",
         "line 2: retention is \"soon\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
@@ -149,7 +149,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ("retention: [5m]", "line 1: retention is a list, and must be text"),
     (
         "retension: 5m",
-        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics, otlp, peers",
+        "line 1: the file has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics, otlp, peers",
     ),
     (
         "limits:\n  wait_names: ten",
@@ -297,7 +297,7 @@ launch_ops: [x, cudaLaunchKernel, cudaLaunchkernal]
         "line 6: processes.include[0].comm is \"a(\", and must be a regular expression",
         "line 6: processes.include[1] has no key pid",
         "line 6: processes.include[3] is empty, and must have",
-        "line 7: the configuration has no key retension (did you mean retention?)",
+        "line 7: the file has no key retension (did you mean retention?)",
         "line 8: launch_ops[0] is \"x\", and must be",
         "line 8: launch_ops[2] is \"cudaLaunchkernal\", and must be",
     ];

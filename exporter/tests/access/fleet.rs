@@ -49,6 +49,18 @@ impl Fleet {
 }
 
 #[test]
+fn a_node_that_is_named_twice_is_asked_once() {
+    let fleet = Fleet::new();
+    let good = Fleet::url(&fleet.good);
+    let twice = format!("{good},{good}");
+    let sql = "SELECT (SELECT count(*) FROM nodes), (SELECT count(*) FROM chains)";
+    let (code, rows, said) = fleet.run(&["query", "--nodes", &twice, "--format=csv", sql]);
+    assert_eq!(code, Some(0), "{said}");
+    let rows = String::from_utf8(rows).unwrap();
+    assert_eq!(rows.lines().nth(1), Some("1,1"), "{rows}");
+}
+
+#[test]
 fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code() {
     let fleet = Fleet::new();
     let (good, both) = (Fleet::url(&fleet.good), fleet.both());

@@ -11,6 +11,7 @@ mod flights;
 mod flood;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
+mod nodes_from;
 mod pairs;
 mod passwords;
 #[path = "../fixture/poll.rs"]

@@ -131,7 +131,7 @@ fn a_configuration_file_can_be_checked_without_being_used() {
     let expected = [
         format!("{path}:2: limits.scrapes is 0, and must be from 1 to 16"),
         format!("{path}:3: limits.wait_names is \"many\", and must be a whole number from 0 up"),
-        format!("{path}:4: the configuration has no key limit (did you mean limits?); it has "),
+        format!("{path}:4: the file has no key limit (did you mean limits?); it has "),
     ];
     let lines: Vec<_> = output.lines().collect();
     assert_eq!((lines.len(), lines[0], lines[1]), (3, &*expected[0], &*expected[1]), "{output}");

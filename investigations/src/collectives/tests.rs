@@ -109,3 +109,12 @@ fn a_process_that_ended_is_none_of_the_ranks() {
     let report = JobReport::of(&at(60), at(62), 2.0, &[]);
     assert_eq!((report.ranks, &*report.missing, report.late.len()), (2, &[1][..], 0));
 }
+
+#[test]
+fn a_job_without_a_rank_is_answered_with_how_jobs_are_named() {
+    let report = JobReport::of(&reading(&[]), reading(&[]), 2.0, &[]);
+    assert_eq!(report.outcome, Outcome::NotObserved);
+    let text = report.render();
+    assert!(text.starts_with("JOB  42: 0 of 0 ranks observed\nNO RANK  "), "{text}");
+    assert!(text.contains("name a job by its number in Slurm"), "{text}");
+}

@@ -80,10 +80,30 @@ pub fn connector(
         Some(path) => path.to_owned(),
         None => usual().ok_or(TrustError::NoFile)?,
     };
+    trusting(roots(&path)?, identity)
+}
+
+/// A TLS connector that trusts the authorities in a file, and those that this host trusts.
+///
+/// # Errors
+/// When the file has no authorities.
+pub fn connector_also_trusting(ca_file: &Path) -> Result<TlsConnector, TrustError> {
+    let mut all = roots(ca_file)?;
+    // The file may do without those of the host.
+    if let Some(Ok(of_host)) = usual().map(|path| roots(&path)) {
+        all.roots.extend(of_host.roots);
+    }
+    trusting(all, None)
+}
+
+fn trusting(
+    roots: RootCertStore,
+    identity: Option<Identity<'_>>,
+) -> Result<TlsConnector, TrustError> {
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(&path)?);
+        .with_root_certificates(roots);
     let mut config = match identity {
         None => config.with_no_client_auth(),
         Some(identity) => {

@@ -151,7 +151,8 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             .await
         }
         Source::Nodes(clients) => {
-            let answer = fleet::chains(clients, limits(clients)).await;
+            let mut answer = fleet::chains(clients, limits(clients)).await;
+            answer.make_names_distinct();
             let (mut head, observed) = head_of_nodes(&answer)?;
             let node = |own: &fleet::NodeAnswer| {
                 json!({

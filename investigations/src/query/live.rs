@@ -15,7 +15,7 @@ use super::{
     Answer, Limits, MEMORY, QueryError, Stop, check, confine, guard, hint, query_error, run,
 };
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
-use crate::http::Client;
+use crate::http::{Address, Client};
 use crate::node::{AskError, Page};
 use crate::page::{Sample, samples};
 
@@ -51,7 +51,8 @@ const SCHEMA: &str = "
 #[derive(Debug)]
 pub struct Tables {
     connection: Connection,
-    names: HashSet<String>,
+    /// Given on arrival.
+    names: Vec<(Address, String)>,
     sql: String,
 }
 
@@ -85,6 +86,9 @@ pub async fn tables(
         }
     };
     answer.answers.retain(|node| !refused.iter().any(|failure| failure.url == node.url));
+    answer.make_names_distinct();
+    // Where memory does not suffice, names are those given on arrival.
+    let _ = tables.rename(&answer.answers);
     answer.failures.append(&mut refused);
     answer
         .failures
@@ -129,14 +133,42 @@ impl Tables {
             Ok(connection)
         };
         let connection = make().map_err(failed)?;
-        Ok(Self { connection, names: HashSet::new(), sql: sql.to_owned() })
+        Ok(Self { connection, names: Vec::new(), sql: sql.to_owned() })
     }
 
     fn add(&mut self, answer: &NodeAnswer, page: &str) -> Result<(), QueryError> {
-        let is_taken = |name: &str| self.names.contains(name);
+        let is_taken = |name: &str| self.names.iter().any(|(_, taken)| taken == name);
         let name = fleet::distinct(answer.chains.node.clone(), &answer.url, is_taken);
-        self.names.insert(name.clone());
+        self.names.push((answer.url.clone(), name.clone()));
         self.insert(&name, answer, page).map_err(failed)
+    }
+
+    /// Gives nodes the names that they have in the order of nodes, whichever arrived first.
+    fn rename(&mut self, answers: &[NodeAnswer]) -> rusqlite::Result<()> {
+        let mut given = std::mem::take(&mut self.names);
+        let other_name = |answer: &NodeAnswer| {
+            let place = given.iter().position(|(url, _)| *url == answer.url)?;
+            let (_, given) = given.remove(place);
+            (given != answer.chains.node).then(|| (given, answer.chains.node.clone()))
+        };
+        let renamed: Vec<_> = answers.iter().filter_map(other_name).collect();
+        if renamed.is_empty() {
+            return Ok(());
+        }
+        let transaction = self.connection.transaction()?;
+        transaction
+            .execute_batch("CREATE TABLE renamed (given TEXT NOT NULL, name TEXT NOT NULL)")?;
+        for (given, name) in &renamed {
+            transaction.execute("INSERT INTO renamed VALUES (?, ?)", params![given, name])?;
+        }
+        for table in ["nodes", "chains", "processes", "process_gpus", "samples"] {
+            transaction.execute_batch(&format!(
+                "UPDATE {table} SET node = (SELECT name FROM renamed WHERE given = node)
+                 WHERE node IN (SELECT given FROM renamed)"
+            ))?;
+        }
+        transaction.execute_batch("DROP TABLE renamed")?;
+        transaction.commit()
     }
 
     fn insert(&mut self, node: &str, answer: &NodeAnswer, page: &str) -> rusqlite::Result<()> {

@@ -12,6 +12,7 @@ mod outliers;
 mod recording;
 mod store;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -232,14 +233,19 @@ fn the_earlier_name_of_a_tool_is_answered_and_not_listed() {
     assert!(names.iter().all(|name| *name != "get_test_report"), "{names:?}");
 }
 
+/// The names of listed tools.
+pub(crate) fn tools_of(assistant: Assistant) -> HashSet<String> {
+    let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
+    let reported = run(answers(assistant, &[list], 1));
+    let tools = reported[0]["result"]["tools"].as_array().unwrap().iter();
+    tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn what_is_off_is_not_listed() {
     let listed = |allow_demo| {
-        let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
-        let reported = run(answers(of_memory(allow_demo), &[list], 1));
-        let tools = reported[0]["result"]["tools"].as_array().unwrap().iter();
-        let names: Vec<_> = tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
-        ["run_demo", "get_cost"].map(|name| names.iter().any(|own| own == name))
+        let names = tools_of(of_memory(allow_demo));
+        ["run_demo", "get_cost"].map(|name| names.contains(name))
     };
     assert_eq!((listed(false), listed(true)), ([false, false], [true, false]));
 }

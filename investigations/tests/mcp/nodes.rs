@@ -1,6 +1,7 @@
 //! Live nodes: how they are named, and processes that they do not export.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fake_node::{Nature, start};
 use crate::http::{PAGE, client_of};
 use crate::recording::Quiet;
-use crate::{answers, call, json_of, run};
+use crate::{answers, call, json_of, run, tools_of};
 
 /// The answers of nodes with these names to calls.
 fn answered(nodes: &[(&'static str, &Nature)], calls: &[(&str, Value)]) -> Vec<Value> {
@@ -97,4 +98,44 @@ fn a_node_has_its_own_name_in_every_answer() {
     assert_eq!(own[1]["nodes"][0]["node"], "gpu-a");
     let second = own[1]["nodes"][1]["node"].as_str().unwrap();
     assert!(second.starts_with("gpu-a (http://127.0.0.1:"), "{second}");
+}
+
+#[test]
+fn a_node_that_shares_its_name_has_the_same_name_in_every_answer_whichever_answers_first() {
+    let slow = Nature { delay: Duration::from_millis(300), ..observing() };
+    let sql = "SELECT node, url, (SELECT count(*) > 0 FROM samples WHERE samples.node = nodes.node) FROM nodes";
+    let calls = [
+        ("get_causal_chains", json!({})),
+        ("get_data_quality", json!({})),
+        ("run_sql", json!({"sql": sql})),
+    ];
+    let own = answered(&[("gpu-a", &slow), ("gpu-a", &observing())], &calls);
+    let address = own[0]["nodes"][1]["url"].as_str().unwrap();
+    let names = [json!("gpu-a"), json!(format!("gpu-a ({address})"))];
+    for (answer, (tool, _)) in own.iter().zip(&calls) {
+        let observed = answer["observation"].as_array().unwrap().iter();
+        let observed: Vec<_> = observed.map(|own| own["node"].clone()).collect();
+        assert_eq!(observed, names, "{tool}: {answer}");
+    }
+    for answer in &own[..2] {
+        let nodes = [&answer["nodes"][0]["node"], &answer["nodes"][1]["node"]];
+        assert_eq!(nodes, [&names[0], &names[1]], "{answer}");
+    }
+    let rows = own[2]["rows"].as_array().unwrap();
+    let of_second = rows.iter().find(|row| row[1] == address).unwrap();
+    assert_eq!((rows.len(), of_second), (2, &json!([names[1], address, 1])), "{rows:?}");
+}
+
+#[test]
+fn call_stacks_are_not_listed_for_live_nodes_and_who_asks_for_them_gets_what_to_do() {
+    let nodes = run(async {
+        let client = client_of(start("gpu-a", observing()).await);
+        let host = Arc::new(Quiet { allow_demo: false });
+        Assistant::new(Source::Nodes(vec![client]), host, Stores::default())
+    });
+    let said = run(answers(nodes.clone(), &[call(0, "get_stacks", &json!({}))], 1));
+    let said = said[0]["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains("start one with --db FILE"), "{said}");
+    let listed = [nodes, crate::of_memory(false)].map(|one| tools_of(one).contains("get_stacks"));
+    assert_eq!(listed, [false, true]);
 }

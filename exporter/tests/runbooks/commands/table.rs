@@ -83,7 +83,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/end_to_end/configuration.rs", "fn the_check_of_the_host_tells_"),
-        &["gpucause check --config", "gpucause check --config.file"],
+        &["gpucause check --config"],
     ),
     (
         By("exporter/tests/end_to_end/access.rs", "fn check_tells_what_a_web_configuration_"),
