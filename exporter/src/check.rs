@@ -19,8 +19,6 @@ use crate::cli::CheckArgs;
 use crate::server::node_name;
 use gpucause_probes::Options;
 
-pub(crate) use prometheus::targets;
-
 /// The result of one point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -126,6 +124,7 @@ impl Report {
         let exporter = &args.exporter;
         let mut report = Self::default();
         report.add_settings(settings::report(exporter));
+        report.points.extend(settings::flights(exporter));
         report.add_host(exporter.probe.options());
         report.add_settings(settings::dcgm(&exporter.gpus));
         for address in &exporter.web.listen_addresses {

@@ -5,7 +5,6 @@
 
 pub mod budget;
 pub mod chains;
-#[allow(dead_code, unused_imports, reason = "targets() is not used: nodes_from has its own")]
 pub mod check;
 pub mod cli;
 pub mod clock;

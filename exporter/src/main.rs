@@ -10,7 +10,7 @@ use gpucause::cli::{explain, export, flight_of_nodes, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
 use gpucause::daemon::Daemon;
-use gpucause::flight_recorder::{FlightRecorder, FolderError};
+use gpucause::flight_recorder::FlightRecorder;
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
@@ -217,7 +217,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<LoginError>()
         || error.is::<SettingsError>()
         || error.is::<PeersError>()
-        || error.is::<FolderError>()
         || error.is::<NodesError>()
         || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })

@@ -79,14 +79,6 @@ pub(super) fn report(url: &PrometheusUrl, login: &PrometheusLogin, web: &WebArgs
     vec![target, rules]
 }
 
-/// The active targets.
-pub(crate) fn targets<T: DeserializeOwned>(
-    url: &PrometheusUrl,
-    login: &PrometheusLogin,
-) -> Result<T, String> {
-    fetch(url, login, TARGETS)
-}
-
 /// The data of an answer of the API.
 fn fetch<T: DeserializeOwned>(
     url: &PrometheusUrl,

@@ -45,17 +45,20 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
         }
         (Err(error), _) => points.extend(invalid(CONFIG, &error.to_string())),
     }
-    if let Some(settings) = args.flight.settings() {
-        let folder = settings.dir.display().to_string();
-        let subject = "flight recorder";
-        points.push(match FlightRecorder::check(&settings.dir) {
-            Ok(()) => Point::ok(subject, folder).required(),
-            Err(error) => Point::failed(subject, &error.to_string())
-                .advise("create the folder, and make it writable for the exporter")
-                .required(),
-        });
-    }
     points
+}
+
+/// Whether flight records can be written, if they are to be. A folder may be mounted later: that is no invalid configuration.
+pub(super) fn flights(args: &ExporterArgs) -> Option<Point> {
+    let settings = args.flight.settings()?;
+    let folder = settings.dir.display().to_string();
+    let subject = "flight recorder";
+    let point = match FlightRecorder::check(&settings.dir) {
+        Ok(()) => Point::ok(subject, folder),
+        Err(error) => Point::failed(subject, &error.to_string())
+            .advise("create the folder, and make it writable for the exporter"),
+    };
+    Some(point.required())
 }
 
 /// The file that the exporter of the unit reads, where no other is named and this user may read it. An exporter with these flags does
