@@ -57,8 +57,8 @@ struct State {
     failed: u64,
     /// Whether requests fail, as it was last logged.
     is_failing: Option<bool>,
-    /// Jobs, and how many answers in a row left them out. Not counted on once it is logged.
-    left_out: HashMap<String, u32>,
+    /// Names of jobs with their number of ranks, and how many answers in a row left them out. Not counted on once it is logged.
+    left_out: HashMap<(String, u32), u32>,
 }
 
 impl Default for State {
@@ -137,6 +137,7 @@ impl PeerRanks {
             (state.settings.clone(), state.jobs.clone(), state.timeout)
         };
         if settings.url.is_none() || jobs.is_empty() {
+            self.state().left_out.clear();
             return;
         }
         // Before the request: an answer is not younger than its question.
@@ -187,14 +188,13 @@ impl State {
             return;
         }
         self.answer = None;
-        self.is_failing = self.is_failing.filter(|is_failing| !is_failing);
     }
 
     /// Logs once of each job that its ranks on other hosts stay unknown.
     fn log_left_out(&mut self, jobs: &[Job], found: &[Option<PeerJob>]) {
         let previous = std::mem::take(&mut self.left_out);
         for (job, found) in jobs.iter().zip(found) {
-            let name = job.name();
+            let name = (job.name(), job.world_size);
             let count = match (previous.get(&name).copied().unwrap_or(0), found) {
                 (UNKNOWN_LOGGED, _) => UNKNOWN_LOGGED,
                 (_, Some(_)) => 0,
@@ -202,8 +202,9 @@ impl State {
             };
             if count == UNKNOWN_LOGGED && previous.get(&name) != Some(&count) {
                 tracing::warn!(
-                    "the Prometheus of peers.url does not know all ranks of job {name} - load rules/ there, and have it scrape all \
-                     nodes of the job"
+                    "the Prometheus of peers.url does not know all ranks of job {}: it lacks rules/, does not scrape all nodes of the \
+                     job, or a rank makes no NCCL calls - see `gpucause check`",
+                    name.0
                 );
             }
             self.left_out.insert(name, count);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Point, State, remote};
 use crate::cli::{ExporterArgs, GpuArgs};
-use crate::config::reload::ConfigSource;
+use crate::config::reload::{ConfigSource, Overrides};
 use crate::flight_recorder::FlightRecorder;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
@@ -67,14 +67,13 @@ fn packaged(args: &ExporterArgs, path: &Path) -> Vec<Point> {
     if args.config.file.is_some() || File::open(path).is_err() {
         return Vec::new();
     }
-    let source = ConfigSource { file: Some(path.to_owned()), ..args.config_source() };
+    // Without the flags: their secrets are not for addresses of this file.
+    let overrides = Overrides::default();
+    let source = ConfigSource { file: Some(path.to_owned()), optional: false, overrides };
     let subject = format!("{CONFIG} of the unit");
     match source.load() {
         Ok(config) => {
-            // Those of flags are of the exporter with these flags.
-            let otlp = args.otlp.endpoint.is_none().then(|| remote::otlp(&config.otlp));
-            let peers = args.peers.url.is_none().then(|| remote::peers(&config.peers));
-            let named = otlp.into_iter().chain(peers).flatten();
+            let named = remote::otlp(&config.otlp).into_iter().chain(remote::peers(&config.peers));
             let named = named.map(|point| Point { required: false, ..point });
             iter::once(Point::ok(subject, found(path))).chain(named).collect()
         }

@@ -17,7 +17,7 @@ Exit status:
   0   No point failed
   1   A point failed
   64  Invalid command line
-  78  The configuration, the web configuration, or a file or folder that flags name cannot be used";
+  78  The configuration, the web configuration, or a file that either or a flag names cannot be used";
 
 /// Flags of `gpucause check`: those of the exporter, and its own.
 #[derive(Debug, Clone, Args)]

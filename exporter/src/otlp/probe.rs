@@ -24,9 +24,12 @@ pub(crate) async fn probe(settings: &OtlpSettings, time: Duration) -> anyhow::Re
     let answer = answer?;
     let status = answer.status;
     match verdict(&answer, 0, SystemTime::now()) {
-        Verdict::Taken { .. } | Verdict::Refused { .. } => Ok(()),
+        Verdict::Taken { .. } => Ok(()),
         // Loki refuses a request only for having no records.
         _ if status == StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
+        Verdict::Refused { .. } => anyhow::bail!(
+            "it refuses an empty request with the status {status} - check otlp.endpoint and what otlp.headers_file has"
+        ),
         Verdict::Again { failure: Failure::Malformed, .. } => {
             anyhow::bail!("what answers is no receiver of OTLP/HTTP - check otlp.endpoint")
         }

@@ -274,7 +274,7 @@ fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_
         assert_eq!(begins, "", "a job that begins");
         let log = ask(1);
         assert_eq!(log.matches(warning).count(), 1, "{log}");
-        assert!(log.contains("load rules/"), "{log}");
+        assert!(log.contains("it lacks rules/"), "{log}");
         assert_eq!(ask(2 * UNKNOWN_LOGGED), "");
         assert_eq!(peers.known(Instant::now()), Peers::default());
         *texts.lock().unwrap() = known;
@@ -282,6 +282,12 @@ fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_
         assert!(log.contains(compared), "{log}");
         *texts.lock().unwrap() = unknown;
         assert_eq!(ask(2 * UNKNOWN_LOGGED), "", "of this job it was said");
+        // A later job of the same name begins anew.
+        let jobs = std::mem::take(&mut peers.state().jobs);
+        self::ask(&peers);
+        peers.state().jobs = jobs;
+        assert_eq!(ask(UNKNOWN_LOGGED - 1), "");
+        assert!(ask(1).contains(warning));
     }
 }
 

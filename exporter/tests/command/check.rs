@@ -80,7 +80,17 @@ fn an_invalid_configuration_has_its_own_exit_code_and_a_wrong_flag_another() {
 }
 
 #[test]
-fn check_refuses_the_files_and_folders_with_which_the_exporter_does_not_start() {
+fn a_folder_that_may_be_mounted_later_is_no_invalid_configuration() {
+    let flags = ["--web.listen-address=127.0.0.1:0", "--flight-recorder.dir=/none"];
+    let (code, stdout, _) = streams(&[&["check"], &flags[..]].concat());
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.ends_with("the exporter cannot run\n"), "{stdout}");
+    let (code, _, stderr) = streams(&[&["exporter"], &flags[..]].concat());
+    assert_eq!(code, Some(1), "{stderr}");
+}
+
+#[test]
+fn check_refuses_the_files_with_which_the_exporter_does_not_start() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let with = |text: &str| {
         std::fs::write(file.path(), text).unwrap();
@@ -99,7 +109,6 @@ fn check_refuses_the_files_and_folders_with_which_the_exporter_does_not_start() 
             vec![format!("--peers.url=http://me@{closed}"), "--peers.password-file=/none".into()],
             "/none",
         ),
-        (vec!["--flight-recorder.dir=/none".into()], "/none"),
         (vec![format!("--dcgm.url=https://{closed}"), "--dcgm.ca-file=/none".into()], "/none"),
     ] {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();

@@ -144,7 +144,7 @@ impl Rows<'_> {
             until: span.map(|(_, until)| unix_seconds(until)),
             seconds: processes.recorded_seconds_of_node(recording, node, span),
             left_out_seconds: processes.left_out_seconds(is_shown),
-            behind_seconds: processes.behind_seconds(recording, node, &seen.spans),
+            behind_seconds: processes.behind_seconds(recording, node, &seen.spans, is_shown),
             pids,
             culprits: incident.culprits().into_iter().collect(),
             calls: rows,

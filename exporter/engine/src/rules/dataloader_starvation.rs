@@ -33,6 +33,8 @@ struct Workers {
     late: usize,
     wall: Nanos,
     time: WorkerTime,
+    /// Busy ones that were waited for in the long window.
+    busy: u64,
     /// The one of these that was waited for longest.
     latest: Option<Culprit>,
 }
@@ -67,6 +69,7 @@ impl Workers {
             all.time.add(&WorkerTime::new(parts, thread.wall));
             add_competitors(&mut all.time, context, (process, worker));
             let is_busy = ratio(sum(parts), thread.wall) >= MIN_BUSY;
+            all.busy += u64::from(is_busy);
             let ended = if now.0 > 0 { now } else { lately };
             waited_for.push(((is_busy, now.0 > 0), ended, worker.now));
         }
@@ -205,7 +208,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
             .with("workers_io_seconds", workers.time.io.as_secs_f64())
             .with("workers_without_cpu_seconds", workers.time.without_cpu.as_secs_f64()),
     );
-    workers.time.set_workers(workers.count);
+    workers.time.set_workers(workers.busy);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
     // Not all of it counts as lost: a wait in poll may be healthy.

@@ -313,20 +313,24 @@ impl Processes {
     }
 
     /// For how long at most the events of a run go on after its last snapshot, in seconds, where that is worth a note: totals and
-    /// chains are of that snapshot. `events` is as in [`end_runs`](Self::end_runs).
+    /// chains are of that snapshot. Of shown processes in runs that count. `events` is as in [`end_runs`](Self::end_runs).
     pub(super) fn behind_seconds(
         &self,
         recording: &dyn Recording,
         node: NodeIndex,
         events: &BTreeMap<ProcessIndex, Span>,
+        is_shown: impl Fn(ProcessIndex) -> bool,
     ) -> Option<f64> {
         let sessions = recording.sessions();
+        let is_counted = |own: ProcessIndex| is_shown(own) && !self.repeated.contains(&own);
         let last_before = |at: i64| {
             let own = (0..).zip(sessions).filter(|(_, own)| own.node == node);
             let own = own.filter(|(_, own)| own.started_ns <= at);
             own.max_by_key(|(_, own)| own.started_ns).map(|(run, _)| run)
         };
-        let own = events.iter().filter(|(own, _)| node_of(recording, **own) == Some(node));
+        let own = events
+            .iter()
+            .filter(|(own, _)| node_of(recording, **own) == Some(node) && is_counted(**own));
         let behind = own.filter_map(|(process, &(from, until))| {
             // A process that no snapshot has is of the run that had begun.
             let known = self.images.get(process).map(|image| image.session);
