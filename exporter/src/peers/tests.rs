@@ -282,7 +282,7 @@ fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_
         assert!(log.contains(compared), "{log}");
         *texts.lock().unwrap() = unknown;
         assert_eq!(ask(2 * UNKNOWN_LOGGED), "", "of this job it was said");
-        // A later job of the same name begins anew.
+        // A later job of the same name is counted from its own begin.
         let jobs = std::mem::take(&mut peers.state().jobs);
         self::ask(&peers);
         peers.state().jobs = jobs;
