@@ -10,15 +10,13 @@ use gpucause_investigations::node::NodeUrl;
 use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
+use crate::check::{MAX_ANSWER, TARGETS};
 use crate::config::{in_one_line, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
 
 /// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";
-const TARGETS: &str = "/api/v1/targets?state=active";
-/// Largest answer of a Prometheus in bytes: that of many thousand targets.
-const MAX_ANSWER: usize = 128 << 20;
 /// Largest file in bytes.
 const MAX_FILE: u64 = 16 << 20;
 

@@ -15,10 +15,10 @@ use crate::nodes::block_on;
 use crate::server::node_name;
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
-const TARGETS: &str = "/api/v1/targets?state=active";
+pub(crate) const TARGETS: &str = "/api/v1/targets?state=active";
 pub(super) const RULES: &str = "/api/v1/rules";
 /// Largest answer in bytes: that of many thousand targets.
-pub(super) const MAX_ANSWER: usize = 128 << 20;
+pub(crate) const MAX_ANSWER: usize = 128 << 20;
 /// Time to resolve the names of targets.
 const RESOLVE: Duration = Duration::from_secs(5);
 /// Names of missing rules that a point lists.
