@@ -23,6 +23,7 @@ use gpucause::clock::cpu_time;
 use gpucause::otlp::{ChainLog, OtlpSettings, Process};
 use gpucause_engine::chain::Chain;
 use gpucause_investigations::recording;
+use gpucause_probes::allocator::limit_retained_memory;
 use nix::time::{ClockId, clock_gettime};
 
 /// Evaluations that see a chain.
@@ -100,6 +101,7 @@ fn thread_time() -> Duration {
 }
 
 fn main() {
+    limit_retained_memory();
     let arguments = arguments();
     let argument =
         |name: &str| arguments.get(name).unwrap_or_else(|| panic!("--{name} is missing"));
