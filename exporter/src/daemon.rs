@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::EngineInput;
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::{Chain, Victim};
@@ -258,7 +258,7 @@ impl Daemon {
     pub fn evaluate(&self) -> Result<Option<(Arc<Observation>, EngineInput)>, SampleError> {
         // Also when nothing is evaluated: these are shares of the time since the last call.
         let throttled_gpus = self.gpus.throttled();
-        let Some(observation) = self.observe_any()? else {
+        let Some(observation) = self.observe_between_pages()? else {
             self.end_chains();
             self.live.store(0, Ordering::Relaxed);
             return Ok(None);
@@ -296,6 +296,25 @@ impl Daemon {
         self.sampler.call(move |pipeline| match pipeline.source.shared.probes.observes_any()? {
             true => pipeline.observe(now).map(Some),
             false => Ok(None),
+        })
+    }
+
+    /// As [`observe_any`](Self::observe_any), but not at once where that would delay a page: scrapes and evaluations have intervals
+    /// that would make it each time, or never.
+    fn observe_between_pages(&self) -> Result<Option<Arc<Observation>>, SampleError> {
+        let now = monotonic_now();
+        let observed = self.sampler.call(move |pipeline| {
+            if !pipeline.source.shared.probes.observes_any()? {
+                return Ok(Ok(None));
+            }
+            match pipeline.busy_for(now) {
+                Nanos(0) => pipeline.observe(now).map(|own| Ok(Some(own))),
+                wait => Ok(Err(wait)),
+            }
+        })?;
+        observed.or_else(|Nanos(wait)| {
+            std::thread::sleep(Duration::from_nanos(wait));
+            self.observe_any()
         })
     }
 

@@ -181,6 +181,11 @@ impl<S: AccountSource> Pipeline<S> {
         Some(self.scrapes.next(now)?.less(early))
     }
 
+    /// How long an evaluation should wait, so that it delays no page.
+    pub(crate) fn busy_for(&mut self, now: Nanos) -> Nanos {
+        self.scrapes.busy_for(now)
+    }
+
     /// Takes that sample, if there is none that the page could show.
     pub(crate) fn sample_early(&mut self, now: Nanos) -> Result<(), S::Error> {
         let Some(expected) = self.scrapes.next(now) else { return Ok(()) };

@@ -10,6 +10,10 @@ const MOST: usize = 64;
 const SHORTEST: Nanos = Nanos(900_000_000);
 /// By how much an interval may differ from the one before.
 const JITTER: Nanos = Nanos(10_000_000);
+/// What begins so long before a scrape may not be done when the sample for it is to be taken.
+const BEFORE: Nanos = Nanos(200_000_000);
+/// Time that a large page takes.
+const PAGE: Nanos = Nanos(100_000_000);
 
 /// When pages were requested, and when the next scrapes are expected.
 #[derive(Debug, Default)]
@@ -17,6 +21,8 @@ pub(crate) struct ScrapeTimes {
     requests: VecDeque<Nanos>,
     /// In order.
     expected: VecDeque<Nanos>,
+    /// The one that was last sampled for.
+    served: Option<Nanos>,
 }
 
 impl ScrapeTimes {
@@ -49,7 +55,15 @@ impl ScrapeTimes {
 
     /// The next that is expected has its sample.
     pub(crate) fn served(&mut self) {
-        self.expected.pop_front();
+        self.served = self.expected.pop_front().or(self.served);
+    }
+
+    /// How long what can wait should, so that it delays no page: until after one that is being made, or is expected soon.
+    pub(crate) fn busy_for(&mut self, now: Nanos) -> Nanos {
+        let expected = self.next(now).filter(|at| at.less(now) <= BEFORE);
+        let pages = [expected, self.served, self.requests.back().copied()];
+        let until = pages.into_iter().flatten().map(|at| at.0 + PAGE.0).max();
+        Nanos(until.unwrap_or(0)).less(now)
     }
 }
 
@@ -93,6 +107,21 @@ mod tests {
     fn nobody_is_expected_after_requests_in_quick_succession_or_without_order() {
         assert_eq!(after(&[1_000, 1_100, 1_200, 1_300]), None);
         assert_eq!(after(&[1_000, 4_000, 4_500, 9_100]), None);
+    }
+
+    #[test]
+    fn what_can_wait_waits_for_a_page_that_is_made_or_expected_soon() {
+        let mut times = ScrapeTimes::default();
+        assert_eq!(times.busy_for(at(10)), at(0));
+        [15_000, 30_000, 45_000].iter().for_each(|own| times.requested(at(*own)));
+        assert_eq!(times.busy_for(at(45_030)), at(70));
+        assert_eq!(times.busy_for(at(45_100)), at(0));
+        assert_eq!(times.busy_for(at(59_799)), at(0));
+        assert_eq!(times.busy_for(at(59_800)), at(300));
+        times.served();
+        assert_eq!(times.busy_for(at(59_950)), at(150));
+        // The scrape did not come.
+        assert_eq!(times.busy_for(at(60_100)), at(0));
     }
 
     proptest! {
