@@ -125,20 +125,24 @@ impl Sender {
         }
         let log = Arc::clone(&self.log);
         let client = self.client.take();
-        // Reads files.
-        let prepared = tokio::task::spawn_blocking(move || {
-            let client = match client {
-                Some(client) => Some(client),
-                None => settings.client().map_err(|error| Failed::new(Failure::Tls, &error))?,
-            };
-            let headers = settings.headers();
-            let headers = headers.map_err(|error| Failed::new(Failure::Settings, &error))?;
-            Ok((client, headers))
-        });
-        let (client, headers) = joined(prepared.await)?;
-        let Some(client) = client else { return Ok(()) };
+        let prepared = {
+            let log = Arc::clone(&log);
+            // Reads files.
+            tokio::task::spawn_blocking(move || {
+                let client = match client {
+                    Some(client) => Some(client),
+                    None => settings.client().map_err(|error| Failed::new(Failure::Tls, &error))?,
+                };
+                let Some(client) = client else { return Ok(None) };
+                let headers = settings.headers();
+                let headers = headers.map_err(|error| Failed::new(Failure::Settings, &error))?;
+                let first = next(&log)?;
+                Ok(Some((client, all_headers(headers), first)))
+            })
+        };
+        let Some((client, headers, first)) = joined(prepared.await)? else { return Ok(()) };
         let mut settled = 0;
-        let sent = send_batches(&log, &client, all_headers(headers), &mut settled).await;
+        let sent = send_batches(&log, &client, headers, first, &mut settled).await;
         if settled > 0 {
             self.backoff.reset();
         }
@@ -185,28 +189,31 @@ pub(super) fn all_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Counts the batches that are settled, also where a later one fails.
+/// Sends this batch and those after it. Counts the batches that are settled, also where a later one fails.
 async fn send_batches(
     log: &Arc<ChainLog>,
     client: &Client,
     headers: HeaderMap,
+    first: Option<Prepared>,
     settled: &mut u64,
 ) -> Result<(), Failed> {
     let mut conversation: Option<Conversation<'_>> = None;
-    while let Some((batch, body)) = next(log).await? {
+    let mut prepared = first;
+    while let Some((batch, body)) = prepared {
         let is_reused = conversation.is_some();
         let exchange = async {
             let current = match conversation.take() {
                 Some(current) => current,
                 None => client.connect().await?,
             };
-            conversation.insert(current).post(&headers, body, MAX_ANSWER).await
+            conversation.insert(current).post(&headers, body.clone(), MAX_ANSWER).await
         };
         let answer = match timeout(log.pace.timeout, exchange).await {
             Ok(Ok(answer)) => answer,
             // The endpoint may close a connection after each answer.
             Ok(Err(GetError::Broken(_))) if is_reused => {
                 conversation = None;
+                prepared = Some((batch, body));
                 continue;
             }
             Ok(Err(error)) => return Err(error.into()),
@@ -218,25 +225,28 @@ async fn send_batches(
         let status = answer.status;
         let verdict = verdict(&answer, batch.records, SystemTime::now());
         let log = Arc::clone(log);
-        let settling = tokio::task::spawn_blocking(move || settle(&log, &batch, verdict, status));
-        joined(settling.await)?;
+        // A thread is not woken for each step.
+        let settling = tokio::task::spawn_blocking(move || {
+            settle(&log, &batch, verdict, status)?;
+            next(&log)
+        });
+        prepared = joined(settling.await)?;
         *settled += 1;
     }
     Ok(())
 }
 
-/// The next batch, and the body of its request.
-async fn next(log: &Arc<ChainLog>) -> Result<Option<(Batch, Bytes)>, Failed> {
-    let log = Arc::clone(log);
-    let next = tokio::task::spawn_blocking(move || {
-        let Some(batch) = log.spool().as_mut().and_then(Spool::take) else {
-            return Ok(None);
-        };
-        let body = compressed(&batch.body);
-        let body = body.map_err(|error| Failed::new(Failure::Settings, &error))?;
-        Ok(Some((batch, body)))
-    });
-    joined(next.await)
+/// A batch, and the body of its request.
+type Prepared = (Batch, Bytes);
+
+/// The next. Reads a file.
+fn next(log: &ChainLog) -> Result<Option<Prepared>, Failed> {
+    let Some(batch) = log.spool().as_mut().and_then(Spool::take) else {
+        return Ok(None);
+    };
+    let body = compressed(&batch.body);
+    let body = body.map_err(|error| Failed::new(Failure::Settings, &error))?;
+    Ok(Some((batch, body)))
 }
 
 pub(super) fn compressed(body: &[u8]) -> std::io::Result<Bytes> {
