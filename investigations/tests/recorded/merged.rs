@@ -347,3 +347,21 @@ fn totals_and_chains_that_end_before_the_last_event_are_said_to() {
         }
     }
 }
+
+#[test]
+fn totals_are_behind_events_of_the_processes_that_are_shown_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let neighbour = Process { id: 2, pid: 50, comm: "neighbour", started: 8, ..TRAINER };
+    let file = record(&folder.path().join("1.db"), 0, "", &[TRAINER, neighbour], &[]);
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let at = BEGIN as f64 / 1e9 + 1.5;
+    database.execute("UPDATE looks SET unix_seconds = ?", [at]).unwrap();
+    let quiet = "DELETE FROM event WHERE thread IN (SELECT threads.id FROM threads JOIN processes \
+                 ON processes.id = process WHERE pid = 50)";
+    assert!(database.execute(quiet, []).unwrap() > 0);
+    let behind = |pids: &[u32]| {
+        let report = report(&file, pids);
+        report.nodes[0].recorded.as_ref().unwrap().behind_seconds.is_some()
+    };
+    assert_eq!([behind(&[]), behind(&[42]), behind(&[50])], [true, true, false]);
+}
