@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::ProcId;
@@ -13,7 +14,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::guest::is_emulated;
 use crate::observe::{Observed, counted, until};
-use crate::workload::{StandIns, Workload, number, op, true_calls};
+use crate::workload::{StandIns, Workload, deadline, number, op, true_calls};
 
 /// No op's calls were longer off the CPU than they took, and none stalled more often than it was called.
 fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
@@ -25,7 +26,7 @@ fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
     }
 }
 
-/// Processes that call often, each from so many threads, beside busy loops.
+/// Processes that call often, each from so many threads, beside four busy loops.
 struct Storm {
     processes: usize,
     threads: u64,
@@ -33,27 +34,34 @@ struct Storm {
     calls: u64,
     /// At least so many calls of a process for each time that one of its threads was preempted.
     calls_per_preemption: u64,
+    /// What calls do: the CPU is given away in some, or they are preempted alone.
+    script: &'static str,
+    /// How long the calls may take.
+    patience: Duration,
 }
 
 #[test]
 fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
     let calls = if is_emulated() { 1000 } else { 10_000 };
-    Storm { processes: 3, threads: 16, calls, calls_per_preemption: 160 }.is_counted()
+    let script = "cudaStreamSynchronize:yield=2us;cudaEventQuery:futex=1us";
+    let (processes, threads, calls_per_preemption, patience) = (3, 16, 160, deadline());
+    Storm { processes, threads, calls, calls_per_preemption, script, patience }.is_counted()
 }
 
 #[test]
 #[ignore = "takes minutes: make test-kernels has it where TESTS names it"]
 fn a_storm_of_ten_million_calls_loses_no_call_and_no_time() -> Result<()> {
-    let calls = 1_250_000;
-    Storm { processes: 4, threads: 2, calls, calls_per_preemption: 10_000 }.is_counted()
+    let (processes, threads, calls, calls_per_preemption) = (4, 2, 1_250_000, 10_000);
+    let (script, patience) = ("cudaEventQuery:spin=1us", Duration::from_secs(3600));
+    Storm { processes, threads, calls, calls_per_preemption, script, patience }.is_counted()
 }
 
 impl Storm {
     fn is_counted(&self) -> Result<()> {
-        let Self { processes, threads, calls, calls_per_preemption } = *self;
+        let Self { processes, threads, calls, calls_per_preemption, script, patience } = *self;
         let stand_ins = StandIns::lay_out()?;
         let arguments = format!(
-            "--wait --hold --script cudaStreamSynchronize:yield=2us;cudaEventQuery:futex=1us \
+            "--wait --hold --script {script} \
              calls --threads {threads} --calls {calls} \
              --mix cudaLaunchKernel=6,cudaStreamSynchronize=2,cudaEventQuery=1,cudaMemcpyAsync=1"
         );
@@ -69,6 +77,7 @@ impl Storm {
         observed.wait_for_runtime(&stand_ins)?;
         let underflow = observed.counter(SelfCounter::ClockUnderflow)?;
         for process in &mut storm {
+            process.patience = patience;
             process.go()?;
         }
         for process in &mut storm {

@@ -2,6 +2,7 @@
 //! counted exactly, and those that did not are counted as abandoned and leave no duration.
 
 use std::collections::BTreeMap;
+use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::snapshot::{MemorySnapshot, ProcessSnapshot};
@@ -21,8 +22,8 @@ fn sane_ns() -> u64 {
 }
 
 /// What a process prints and how it ends, with what differs from run to run removed.
-fn outcome(stand_ins: &StandIns, arguments: &str) -> Result<(String, bool)> {
-    let output = stand_ins.command(arguments).output()?;
+fn outcome(stand_ins: &StandIns, arguments: &str) -> Result<(String, ExitStatus)> {
+    let output = stand_ins.command(arguments).stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8(output.stdout)?;
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -31,7 +32,7 @@ fn outcome(stand_ins: &StandIns, arguments: &str) -> Result<(String, bool)> {
         forget(&mut value);
         lines.push(format!("{head}{value}"));
     }
-    Ok((lines.join("\n"), output.status.success()))
+    Ok((lines.join("\n"), output.status))
 }
 
 fn forget(value: &mut Value) {
@@ -57,7 +58,7 @@ pub(crate) fn run_with(common: &str, kind: &str, more: &str) -> Result<(Observed
     let stand_ins = StandIns::lay_out()?;
     let arguments = format!("{common} unwind --kind {kind} --count {COUNT} --calls {CALLS} {more}");
     let alone = outcome(&stand_ins, &arguments)?;
-    assert!(alone.1, "{kind} fails without probes: {}", alone.0);
+    assert!(alone.1.success(), "{kind} fails without probes, {}: {}", alone.1, alone.0);
     let _keeper = stand_ins.start("--hold --script nest=1 calls --calls 0")?;
     let observed = Observed::start(Options::default())?;
     observed.wait_for_runtime(&stand_ins)?;

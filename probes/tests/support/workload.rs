@@ -137,6 +137,8 @@ pub(crate) struct Workload {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
+    /// How long a line of output may take.
+    pub(crate) patience: Duration,
 }
 
 impl Workload {
@@ -158,7 +160,7 @@ impl Workload {
                 }
             }
         });
-        let mut workload = Self { child, input, lines };
+        let mut workload = Self { child, input, lines, patience: deadline() };
         let line = workload.line()?;
         ensure!(line.starts_with("ready "), "it said `{line}` instead of being ready");
         Ok(workload)
@@ -170,9 +172,9 @@ impl Workload {
 
     /// The next line of output.
     pub(crate) fn line(&mut self) -> Result<String> {
-        match self.lines.recv_timeout(deadline()) {
+        match self.lines.recv_timeout(self.patience) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("no output within {:?}", deadline()),
+            Err(RecvTimeoutError::Timeout) => bail!("no output within {:?}", self.patience),
             Err(RecvTimeoutError::Disconnected) => {
                 bail!("it ended before its result, {}", self.child.wait()?)
             }
