@@ -110,7 +110,7 @@ static __always_inline bool is_frozen(struct task_struct *task)
 
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
  * page faults sleep, besides suspended and exiting tasks. */
-static __noinline __u32 blocked_reason(struct task_struct *task)
+static __always_inline __u32 blocked_reason(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
@@ -147,35 +147,13 @@ VERIFIED_ONCE int note_reason(struct thread *thread)
 	return 0;
 }
 
-/* The thread leaves its CPU now. */
-VERIFIED_ONCE int begin_interval(struct thread *thread, __u32 kind, __u64 run_delay, __u64 now)
-{
-	struct proc *proc;
-	__u32 proc_id;
-
-	if (!thread)
-		return 0;
-	/* An account opened just above, after `now`, has no time yet. */
-	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING,
-			    now > thread->account_since_ns ? now : thread->account_since_ns);
-	/* Of the CPU that it leaves: a thread may have run there before it was tracked. */
-	thread->node = bpf_get_numa_node_id() + 1;
-	thread->run_delay_ns = run_delay;
-	thread->off_since_ns = now;
-	proc_id = thread->proc_id;
-	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	kind += thread->role * SWITCHES;
-	if (proc && kind < CTX_SWITCHES)
-		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
-	return 0;
-}
-
 /* The running task, which sched_switch is about to take off the CPU. */
 static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now, struct task_struct *next)
 {
 	struct thread *thread = tracked_thread(task, tgid);
 	__u32 kind = SWITCH_VOLUNTARY;
+	struct proc *proc;
+	__u32 proc_id;
 
 	if (!thread)
 		return;
@@ -194,7 +172,19 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	} else {
 		note_reason(thread);
 	}
-	begin_interval(thread, kind, run_delay_of(task), now);
+	/* An account opened just above, after `now`, has no time yet. */
+	if (thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_RUNNING,
+			    now > thread->account_since_ns ? now : thread->account_since_ns);
+	/* Of the CPU that it leaves: a thread may have run there before it was tracked. */
+	thread->node = bpf_get_numa_node_id() + 1;
+	thread->run_delay_ns = run_delay_of(task);
+	thread->off_since_ns = now;
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	kind += thread->role * SWITCHES;
+	if (proc && kind < CTX_SWITCHES)
+		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
 }
 
 VERIFIED_ONCE int charge(struct thread *thread, __u32 reason, __u64 ns)
