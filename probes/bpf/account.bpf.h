@@ -56,26 +56,47 @@ static __always_inline void change_phase(struct thread *thread, __u32 to, __u64 
 	*(volatile __u32 *)&thread->phase = to;
 }
 
+struct flush {
+	struct thread *from;
+	struct account *to;
+};
+
+static long flush_cell(__u64 cell, void *context)
+{
+	const struct flush *flush = context;
+	__u64 ns;
+
+	barrier_var(cell);
+	if (cell >= ACCOUNT_CELLS)
+		return 1;
+	ns = flush->from->account.cells_ns[cell];
+	if (ns)
+		__sync_fetch_and_add(&flush->to->cells_ns[cell], ns);
+	return 0;
+}
+
 /* Adds the account of an exiting thread to that of its process. Readers retry when the counts of begun and done flushes
  * differ or have changed. */
-static __noinline void close_account(struct thread *thread)
+VERIFIED_ONCE int close_account(struct thread *thread)
 {
-	__u32 proc_id = thread->proc_id;
 	struct account *account;
+	struct flush flush;
 	struct proc *proc;
+	__u32 proc_id;
 
-	if (!thread->account_since_ns)
-		return;
+	if (!thread || !thread->account_since_ns)
+		return 0;
 	if (thread->role != ROLE_DISPATCHER) {
 		thread->account_since_ns = 0;
-		return;
+		return 0;
 	}
 	account_add(thread, thread->phase, STATE_RUNNING, bpf_ktime_get_ns());
+	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (!proc) {
 		/* Already deleted by user space. */
 		thread->account_since_ns = 0;
-		return;
+		return 0;
 	}
 	account = bpf_map_lookup_elem(&accounts, &proc_id);
 	if (!account) {
@@ -85,17 +106,15 @@ static __noinline void close_account(struct thread *thread)
 	if (!account) {
 		count_self(SELF_FULL_ACCOUNTS);
 		thread->account_since_ns = 0;
-		return;
+		return 0;
 	}
 	__sync_fetch_and_add(&proc->flushes_begun, 1);
 	for (int phase = 0; phase < PHASES; phase++)
 		account_add(thread, phase, STATE_RUNNING, thread->moved_ns[phase]);
-	for (int cell = 0; cell < ACCOUNT_CELLS; cell++) {
-		__u64 ns = thread->account.cells_ns[cell];
-
-		if (ns)
-			__sync_fetch_and_add(&account->cells_ns[cell], ns);
-	}
+	flush.from = thread;
+	flush.to = account;
+	bpf_loop(ACCOUNT_CELLS, flush_cell, &flush, 0);
 	thread->account_since_ns = 0;
 	__sync_fetch_and_add(&proc->flushes_done, 1);
+	return 0;
 }

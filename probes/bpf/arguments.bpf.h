@@ -29,7 +29,7 @@ static __always_inline __u32 user_int(__u64 address)
 
 /* Reads an argument from the location that `Abi` in Rust defines: a register, or a word of the stack. All registers are
  * read at fixed offsets first: the verifier rejects a context pointer with a variable offset. */
-static __noinline __u64 argument(struct pt_regs *ctx, __u32 location)
+VERIFIED_ONCE __u64 argument(struct bpf_user_pt_regs_t *ctx, __u32 location)
 {
 	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx), third = PT_REGS_PARM3(ctx);
 	__u64 fourth = PT_REGS_PARM4(ctx), fifth = PT_REGS_PARM5(ctx), sixth = PT_REGS_PARM6(ctx);
@@ -72,7 +72,7 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 location)
 }
 
 /* The address of a structure of more than two words passed by value: on the stack, or in a register. */
-static __always_inline __u64 structure(struct pt_regs *ctx, __u32 location)
+static __always_inline __u64 structure(struct bpf_user_pt_regs_t *ctx, __u32 location)
 {
 	return location < ARGUMENT_STACK ? argument(ctx, location) : PT_REGS_SP(ctx) + 8 * (location - ARGUMENT_STACK);
 }
@@ -86,7 +86,7 @@ static __always_inline __u32 kind_of_memory(__u32 source, __u32 destination)
 	return destination == MEMORY_HOST ? COPY_D2H : COPY_D2D;
 }
 
-static __noinline __u32 copy_kind(struct pt_regs *ctx, const volatile struct op_info *info, __u64 fields)
+static __noinline __u32 copy_kind(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info, __u64 fields)
 {
 	__u32 kind = info->kind;
 
@@ -128,7 +128,7 @@ static __always_inline __u64 length_at(__u64 address)
 }
 
 /* Bits per element from a cudaChannelFormatDesc, which starts with those of its four channels. */
-static __noinline __u32 element_bits(__u64 format)
+VERIFIED_ONCE __u32 element_bits(__u64 format)
 {
 	return user_int(format) + user_int(format + 4) + user_int(format + 8) + user_int(format + 12);
 }
@@ -157,7 +157,7 @@ static __always_inline __u32 channel_bytes(__u32 format)
 }
 
 /* Bytes of an array from its CUDA_ARRAY_DESCRIPTOR or CUDA_ARRAY3D_DESCRIPTOR. */
-static __noinline __u64 described_bytes(__u64 descriptor, __u32 lengths)
+VERIFIED_ONCE __u64 described_bytes(__u64 descriptor, __u32 lengths)
 {
 	__u64 element = descriptor + 8 * lengths;
 	__u64 cells = user_word(descriptor) * length_at(descriptor + 8);
@@ -169,7 +169,7 @@ static __noinline __u64 described_bytes(__u64 descriptor, __u32 lengths)
 
 /* Removes an allocation from the map and returns its bytes. Done before the free: afterwards another thread may get and
  * record the same address before this call returns. */
-static __noinline __u64 take_allocation(__u32 proc_id, __u64 address)
+VERIFIED_ONCE __u64 take_allocation(__u32 proc_id, __u64 address)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	__u64 *amount = bpf_map_lookup_elem(&allocations, &key);
@@ -189,7 +189,7 @@ static __noinline __u64 take_allocation(__u32 proc_id, __u64 address)
 }
 
 /* Requested bytes of an allocation; with a pitch, its number of rows. */
-static __noinline __u64 asked_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
+static __noinline __u64 asked_bytes(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
 {
 	__u64 box, cells;
 
@@ -235,7 +235,7 @@ static long add_copy(__u64 index, void *context)
 }
 
 /* Bytes of a batched copy. */
-static __noinline __u64 batch_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
+static __noinline __u64 batch_bytes(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
 {
 	struct batch batch = { .at = argument(ctx, info->first), .stride = sizeof(__u64) };
 	__u64 count = argument(ctx, info->second);
@@ -248,11 +248,14 @@ static __noinline __u64 batch_bytes(struct pt_regs *ctx, const volatile struct o
 	return count <= MAX_BATCH ? batch.total : batch.total / MAX_BATCH * count;
 }
 
-static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct op_info *info, struct frame *frame,
-				      __u32 proc_id)
+VERIFIED_ONCE int read_arguments(struct bpf_user_pt_regs_t *ctx, struct frame *frame, __u32 proc_id)
 {
+	const volatile struct op_info *info;
 	__u64 pointer = argument(ctx, 1);
 
+	if (!frame)
+		return 0;
+	info = &op_info[frame->op & (MAX_OPS - 1)];
 	frame->pointer = pointer;
 	frame->bytes = 0;
 	switch (info->role) {
@@ -303,6 +306,7 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 	}
 	if (info->role >= ARGS_COPY && info->role <= ARGS_COPY_FIELDS_3D)
 		frame->kind = copy_kind(ctx, info, pointer);
+	return 0;
 }
 
 VERIFIED_ONCE int bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 amount)
@@ -360,14 +364,15 @@ VERIFIED_ONCE int record_allocation(__u32 proc_id, __u64 address, __u64 amount)
 }
 
 /* A free returned with this code: the memory is gone, or still allocated. */
-static __noinline void record_release(__u32 proc_id, struct frame *frame, __u32 code)
+VERIFIED_ONCE int record_release(__u32 proc_id, struct frame *frame, __u32 code)
 {
-	if (!frame->bytes)
-		return;
+	if (!frame || !frame->bytes)
+		return 0;
 	if (!code)
 		bytes_add(proc_id, BYTES_FREED, 0, frame->bytes);
 	else
 		remember_allocation(proc_id, frame->pointer, frame->bytes);
+	return 0;
 }
 
 /* Class 0 is up to 4 KiB; each next class is up to 16 times as large. */

@@ -49,7 +49,7 @@ static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 
 }
 
 /* Names a task as seen by threads of process `proc_id`, whose thread-group id is `own_tgid`. */
-static __noinline void name_task(struct other_task *other, struct task_struct *task, __u32 own_tgid, __u32 proc_id)
+static __always_inline void name_task(struct other_task *other, struct task_struct *task, __u32 own_tgid, __u32 proc_id)
 {
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 
@@ -65,6 +65,14 @@ static __noinline void name_task(struct other_task *other, struct task_struct *t
 	}
 	other->relation = relation_of(task, tgid, proc_id);
 	bpf_probe_read_kernel(other->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
+}
+
+/* The same of the running task, which sched_switch is about to take off the CPU. */
+VERIFIED_ONCE int name_current(struct other_task *other, __u32 own_tgid, __u32 proc_id)
+{
+	if (other)
+		name_task(other, bpf_get_current_task_btf(), own_tgid, proc_id);
+	return 0;
 }
 
 /* The mask is kept where comparisons make it redundant: on arm64 the verifier of Linux 6.1 does not know them any more. */
@@ -86,7 +94,7 @@ static __noinline void note_waker(struct thread *thread)
 	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
 	if (!thread->wakes)
 		return;
-	name_task(&thread->waker, waker, thread->tgid, thread->proc_id);
+	name_current(&thread->waker, thread->tgid, thread->proc_id);
 	thread->waker_busy_since_ns = 0;
 	thread->waker_proc_id = 0;
 	if (thread->waker.relation == RELATION_OTHER)

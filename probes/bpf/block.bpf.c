@@ -42,7 +42,8 @@ static __noinline void begin_request(struct request *request, __u32 proc_id)
 
 	begun.key.proc_id = proc_id;
 	begun.key.operation = block_operation(request->cmd_flags);
-	bpf_probe_read_kernel_str(&begun.key.device, sizeof(begun.key.device), &request->q->disk->disk_name);
+	bpf_probe_read_kernel_str(&begun.key.device, sizeof(begun.key.device),
+				  &UNTRUSTED(request, request)->q->disk->disk_name);
 	if (!has_block_total(&begun.key))
 		return;
 	begun.tid = bpf_get_current_pid_tgid();

@@ -10,32 +10,28 @@
  * function has 64 bytes of BPF stack or more: kernels >= 6.13 put such frames on a per-CPU stack, which preemption
  * corrupts. The kernel rounds up to 16 and looks at each function alone, hence the functions that are not inlined. */
 
-/* Makes the calling thread, with or without a record, a dispatcher. */
-static __noinline struct thread *make_dispatcher(struct thread *thread)
+/* Makes the calling thread, with or without a record, a dispatcher; false if it is not observed. */
+VERIFIED_ONCE int make_dispatcher(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = thread_of(task);
 	struct proc *proc;
 	__u32 tgid, proc_id;
 	__u32 *known;
 
-	if (!thread) {
-		thread = hashed_thread(task);
-		if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
-			return thread;
-	}
 	tgid = bpf_get_current_pid_tgid() >> 32;
 	if (tgid == settings.own_tgid && !watch.calibrates)
-		return 0;
+		return false;
 	known = bpf_map_lookup_elem(&tracked, &tgid);
 	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0, EVENT_SEEN);
 	if (!proc_id)
-		return 0;
+		return false;
 	/* A record of another process is from before an exec. */
 	if (!thread || thread->proc_id != proc_id)
 		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
 	if (!thread) {
 		count_self(SELF_NO_RECORD);
-		return 0;
+		return false;
 	}
 	/* A worker's previous time is in its own account. */
 	if (thread->role == ROLE_WORKER)
@@ -47,17 +43,17 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 		proc->dispatches = 1;
 		__sync_fetch_and_add(&new_dispatchers, 1);
 	}
-	return thread;
+	return true;
 }
 
 /* The record of the calling thread, which becomes a dispatcher. */
 static __always_inline struct thread *dispatcher(struct task_struct *task)
 {
-	struct thread *thread = stored_thread(task);
+	struct thread *thread = thread_of(task);
 
 	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
 		return thread;
-	return make_dispatcher(thread);
+	return make_dispatcher() ? thread_of(task) : 0;
 }
 
 /* An outermost call begins: the thread leaves host code, and a launch ends the current launch gap, unless launches may
@@ -97,7 +93,7 @@ static __noinline bool has_arguments(struct thread *thread, struct frame *frame,
 }
 
 /* The kernel function of a launch. */
-static __always_inline __u64 function_of(struct pt_regs *ctx, const volatile struct op_info *info)
+static __always_inline __u64 function_of(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
 {
 	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
 	__u32 location = info->function_arg;
@@ -112,7 +108,7 @@ static __always_inline __u64 function_of(struct pt_regs *ctx, const volatile str
 }
 
 /* Fills in the frame of a call, the clock last. Returns the matching off-CPU time. */
-static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
+static __always_inline __u64 open_frame(struct bpf_user_pt_regs_t *ctx, struct thread *thread, struct frame *frame)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
 	__u64 offcpu = 0;
@@ -122,7 +118,7 @@ static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thre
 	if (!frame->cold && thread->depth)
 		frame->cold = frame_at(thread, thread->depth - 1)->cold;
 	if (info->role && has_arguments(thread, frame, info))
-		read_arguments(ctx, info, frame, thread->proc_id);
+		read_arguments(ctx, frame, thread->proc_id);
 #pragma clang loop unroll(disable)
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		__u32 intervals = *(volatile __u32 *)&thread->intervals;
@@ -142,23 +138,26 @@ static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thre
 
 /* Ends open calls that were unwound. Returns false when the new call must have no return probe, or its hit is a
  * duplicate. */
-static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, __u64 cookie)
+VERIFIED_ONCE int begin_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
+	__u64 stack = PT_REGS_SP(ctx);
 	__u32 op = op_of(cookie), link = link_of(cookie);
 
+	if (!thread)
+		return false;
 	drop_truncated(thread);
-	if (cookie & ONE_LINK && is_on_other_stack(thread, PT_REGS_SP(ctx))) {
+	if (cookie & ONE_LINK && is_on_other_stack(thread, stack)) {
 		count_on_other_stack(ctx, thread, op, link);
 		return false;
 	}
-	if (drop_unwound(thread, PT_REGS_SP(ctx), op, link))
+	if (drop_unwound(thread, stack, op, link))
 		return true;
 	count_self(SELF_DUPLICATE_HIT);
 	return false;
 }
 
 /* Returns false when the return need not be reported. */
-static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u64 cookie)
+static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct *task, __u64 cookie)
 {
 	__u32 op = op_of(cookie), link = link_of(cookie);
 	struct thread *thread;
@@ -175,7 +174,7 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 		return false;
 	}
 	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, cookie))
 		return false;
 	if (!is_launch_class(op))
@@ -201,13 +200,14 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 }
 
 /* With separate entry and return links, calls that were left at entry also report returns. */
-static __noinline void count_unmatched(__u64 cookie)
+VERIFIED_ONCE int count_unmatched(__u64 cookie)
 {
 	if (cookie == ANY_CALL || !is_launch_class(op_of(cookie)))
 		count_self(SELF_UNMATCHED);
+	return 0;
 }
 
-static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u64 cookie)
+static __noinline void leave(struct bpf_user_pt_regs_t *ctx, struct task_struct *task, __u64 cookie)
 {
 	struct thread *thread = thread_of(task);
 	const volatile struct op_info *info;
@@ -220,12 +220,14 @@ static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u6
 		return;
 	}
 	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_unmatched(cookie);
 		return;
 	}
+	/* Or the compiler derives the address of each field by itself, and keeps them on the stack. */
+	barrier_var(frame);
 	info = &op_info[frame->op & (MAX_OPS - 1)];
 	ns = end_call(thread, frame);
 	if (thread->depth == 1)
@@ -248,7 +250,7 @@ static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u6
 
 /* Entry and return by one program and link. Returning 1 at entry skips the return probe. */
 SEC("uprobe.session")
-int call_session(struct pt_regs *ctx)
+int call_session(struct bpf_user_pt_regs_t *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct bpf_uprobe_multi_run_ctx *run = session_run(task);
@@ -263,7 +265,7 @@ int call_session(struct pt_regs *ctx)
 
 /* For kernels >= 6.6: two links per library. */
 SEC("uprobe.multi")
-int call_enter_multi(struct pt_regs *ctx)
+int call_enter_multi(struct bpf_user_pt_regs_t *ctx)
 {
 	count_call();
 	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
@@ -271,7 +273,7 @@ int call_enter_multi(struct pt_regs *ctx)
 }
 
 SEC("uretprobe.multi")
-int call_leave_multi(struct pt_regs *ctx)
+int call_leave_multi(struct bpf_user_pt_regs_t *ctx)
 {
 	leave(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;
@@ -279,7 +281,7 @@ int call_leave_multi(struct pt_regs *ctx)
 
 /* For kernels < 6.6: two links per symbol. */
 SEC("uprobe")
-int call_enter_perf(struct pt_regs *ctx)
+int call_enter_perf(struct bpf_user_pt_regs_t *ctx)
 {
 	count_call();
 	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
@@ -287,7 +289,7 @@ int call_enter_perf(struct pt_regs *ctx)
 }
 
 SEC("uretprobe")
-int call_leave_perf(struct pt_regs *ctx)
+int call_leave_perf(struct bpf_user_pt_regs_t *ctx)
 {
 	leave(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;

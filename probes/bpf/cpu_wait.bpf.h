@@ -43,45 +43,58 @@ static __always_inline bool release_slot(struct cpu_victims *all, struct victim 
 }
 
 /* For a thread that no longer waits for a CPU without a reported switch-in: it exits, or leaves another CPU. */
-static __noinline void free_slot(struct thread *thread, __u32 pid)
+VERIFIED_ONCE int free_slot(struct thread *thread, __u32 pid)
 {
-	struct cpu_victims *all = victims_on(thread->slot_cpu);
-	__u32 index = thread->slot - 1;
+	struct cpu_victims *all;
+	__u32 index;
 
+	if (!thread)
+		return 0;
+	all = victims_on(thread->slot_cpu);
+	index = thread->slot - 1;
 	if (all && index < MAX_VICTIMS)
 		release_slot(all, &all->slots[index], pid);
 	thread->slot = 0;
+	return 0;
 }
 
-/* Blames the task that leaves this CPU for the wait of the thread `pid`. */
-static __noinline void charge_slot(struct victim *slot, __u32 pid, struct task_struct *prev, __u64 now)
+/* Blames the running task, which leaves this CPU, for the wait of the thread `pid`. */
+VERIFIED_ONCE int charge_slot(struct victim *slot, __u32 pid, __u64 now)
 {
 	struct other_task other = {};
 
-	name_task(&other, prev, slot->tgid, slot->proc_id);
+	if (!slot)
+		return 0;
+	name_current(&other, slot->tgid, slot->proc_id);
 	blame_add(VICTIM(slot->proc_id, pid), slot->wait, &other, now - slot->since_ns, 0);
 	if (is_recording())
 		record_offcpu(VICTIM(slot->proc_id, pid), slot->wait, &other, slot->since_ns, now - slot->since_ns);
 	slot->since_ns = now;
+	return 0;
 }
 
 /* The same for each thread that waits for this CPU. */
-static __noinline void charge_time_slice(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+VERIFIED_ONCE int charge_time_slice(struct cpu_victims *all, __u64 now)
 {
+	__u32 running = bpf_get_current_pid_tgid();
+
+	if (!all)
+		return 0;
 	for (int i = 0; i < MAX_VICTIMS; i++) {
 		struct victim *slot = &all->slots[i];
 		__u32 pid = *(volatile __u32 *)&slot->pid;
 
 		if (!pid || pid == SLOT_RESERVED)
 			continue;
-		if (pid == prev->pid) {
+		if (pid == running) {
 			/* Its switch-in was never seen. */
 			release_slot(all, slot, pid);
 			continue;
 		}
 		if (now > slot->since_ns)
-			charge_slot(slot, pid, prev, now);
+			charge_slot(slot, pid, now);
 	}
+	return 0;
 }
 
 /* Takes a free slot; its number from 1, or 0 if there is none. */
@@ -108,11 +121,14 @@ static __noinline __u32 reserve_slot(struct cpu_victims *all, struct thread *thr
 
 /* The thread waits for this CPU since then. Without a free slot the whole wait is charged to one task: the one that replaced the
  * thread, or after a wakeup the one that it replaces. */
-static __noinline void await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 reason, __u64 since)
+VERIFIED_ONCE int await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 reason, __u64 since)
 {
+	if (!thread)
+		return 0;
 	thread->slot = reserve_slot(victims_on(cpu), thread, pid, reason, since);
 	thread->slot_cpu = cpu;
 	thread->charged_until_ns = 0;
+	return 0;
 }
 
 /* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the
@@ -157,16 +173,18 @@ static __always_inline bool has_still_cpu(const struct thread *thread)
 
 /* The thread goes on waiting, for another CPU. What is left of its wait for this one is charged to the task that took the CPU from it
  * while that has it. Else nobody is known who has this CPU and has not left it, as nobody is who has the other. */
-static __noinline void await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u64 now)
+VERIFIED_ONCE int await_other_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u64 now)
 {
-	__u32 reason = thread->off_reason == REASON_PREEMPTED ? REASON_PREEMPTED : REASON_RUNQUEUE;
+	__u32 reason;
 
-	if (cpu == thread->slot_cpu)
-		return;
+	if (!thread || cpu == thread->slot_cpu)
+		return 0;
+	reason = thread->off_reason == REASON_PREEMPTED ? REASON_PREEMPTED : REASON_RUNQUEUE;
 	if (!has_still_cpu(thread))
 		set_nobody(&thread->culprit, NAME_OTHER);
 	settle_cpu_wait(thread, pid, reason, now, 0);
 	set_nobody(&thread->culprit, NAME_OTHER);
 	await_cpu(thread, pid, cpu, reason, now);
 	thread->charged_until_ns = thread->slot ? 0 : now;
+	return 0;
 }

@@ -44,12 +44,15 @@ static __always_inline void abandon_release(struct thread *thread)
 }
 
 /* Counts calls that a thread leaves without returning. */
-static __noinline void abandon(struct thread *thread, __u32 depth)
+VERIFIED_ONCE int abandon(struct thread *thread, __u32 depth)
 {
-	__u32 proc_id = thread->proc_id;
-	__u32 calls = thread->depth - depth;
+	__u32 proc_id, calls;
 	struct proc *proc;
 
+	if (!thread)
+		return 0;
+	proc_id = thread->proc_id;
+	calls = thread->depth - depth;
 	if (!depth)
 		abandon_release(thread);
 	thread->depth = depth;
@@ -57,13 +60,17 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		__sync_fetch_and_add(&proc->measures.abandoned_calls, calls);
+	return 0;
 }
 
 /* Drops calls whose return probes are detached, and calls within them; launches still count. */
-static __noinline void drop_truncated(struct thread *thread)
+VERIFIED_ONCE int drop_truncated(struct thread *thread)
 {
-	__u32 depth = depth_of(thread);
+	__u32 depth;
 
+	if (!thread)
+		return 0;
+	depth = depth_of(thread);
 	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
 		if (!is_truncated(frame_at(thread, i)))
 			continue;
@@ -71,8 +78,9 @@ static __noinline void drop_truncated(struct thread *thread)
 		thread->depth = i;
 		if (!i && is_launch_class(frame_at(thread, 0)->op))
 			bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, frame_at(thread, 0)->op, 1);
-		return;
+		break;
 	}
+	return 0;
 }
 
 /* Abandons unwound calls: those that began deeper on the stack than this one. Returns false for a duplicate report of a
@@ -106,11 +114,14 @@ static __always_inline bool is_frame_of(const struct frame *frame, __u64 stack, 
 	       (cookie == ANY_CALL || (frame->link == link_of(cookie) && frame->op == op_of(cookie)));
 }
 
-/* A frame below the innermost, with the calls above it abandoned; null for calls without entry. */
-static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, __u64 cookie)
+/* The depth of a frame below the innermost, with the calls above it abandoned; 0 for calls without entry. */
+VERIFIED_ONCE __u32 outer_depth(struct thread *thread, __u64 stack, __u64 cookie)
 {
-	__u32 depth = depth_of(thread);
+	__u32 depth;
 
+	if (!thread)
+		return 0;
+	depth = depth_of(thread);
 	for (int i = 0; i < MAX_DEPTH && depth; i++) {
 		struct frame *frame = frame_at(thread, depth - 1);
 
@@ -118,7 +129,7 @@ static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, 
 			break;
 		if (is_frame_of(frame, stack, cookie)) {
 			abandon(thread, depth);
-			return frame;
+			return depth;
 		}
 		depth--;
 	}
@@ -129,8 +140,10 @@ static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, 
 static __always_inline struct frame *matching_frame(struct thread *thread, __u64 stack, __u64 cookie)
 {
 	struct frame *innermost = frame_at(thread, thread->depth - 1);
+	__u32 depth;
 
 	if (thread->depth && is_frame_of(innermost, stack, cookie))
 		return innermost;
-	return outer_frame(thread, stack, cookie);
+	depth = outer_depth(thread, stack, cookie);
+	return depth ? frame_at(thread, depth - 1) : 0;
 }

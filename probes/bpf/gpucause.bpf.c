@@ -4,6 +4,10 @@
 #include "kernel_types.h"
 /* Makes bpf_tracing.h use the kernel's register names, as kernel_types.h does. */
 #define __VMLINUX_H__
+#if defined(__TARGET_ARCH_x86)
+/* As bpf_tracing.h has it for arm64, whatever the type of the registers is. */
+#define __PT_REGS_CAST(x) ((const struct pt_regs *)(x))
+#endif
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
@@ -11,8 +15,23 @@
 /* A function that the verifier checks once, by itself. Static ones are checked again at each call, in each state of their
  * caller, which takes most of the time of a start. Such a function returns a number and takes numbers and memory, which
  * may be null as far as the verifier knows; before Linux 6.9 it cannot take a task. Memory that it takes cannot be the
- * key of a map before 6.2. */
+ * key of a map before 6.2. It uses each argument: the compiler leaves one that it does not use out of calls. */
 #define VERIFIED_ONCE __noinline
+
+/* The registers of a traced call: their type is a typedef in the kernel, but before 6.3 such functions take them only as a
+ * structure of its name. */
+struct bpf_user_pt_regs_t {
+};
+
+/* Since 6.2. */
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
+
+/* A kernel object as memory that the verifier does not trust. Since 6.3, for each pointer that is loaded by a trusted one it
+ * searches all types of the kernel by name, several times, which takes as long as thousands of its steps. */
+#define UNTRUSTED(kind, pointer)                                                                                       \
+	((const struct kind *)(bpf_ksym_exists(bpf_rdonly_cast)                                                        \
+				       ? bpf_rdonly_cast(pointer, bpf_core_type_id_kernel(struct kind))                \
+				       : (pointer)))
 
 #include "abi.h"
 #include "maps.bpf.h"

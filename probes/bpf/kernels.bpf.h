@@ -4,13 +4,14 @@
 #pragma once
 
 /* Counts a launch of a kernel without a record. */
-static __noinline void count_other_launch(__u32 proc_id)
+VERIFIED_ONCE int count_other_launch(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
 	if (proc)
 		__sync_fetch_and_add(&proc->measures.other_launches, 1);
 	count_self(SELF_FULL_KERNELS);
+	return 0;
 }
 
 /* A process may use a bounded part of the map. */
@@ -21,26 +22,25 @@ static __noinline bool may_add_kernel(__u32 proc_id)
 	return proc && proc->kernels < MAX_KERNELS && __sync_fetch_and_add(&proc->kernels, 1) < MAX_KERNELS;
 }
 
-static __noinline bool may_remember_kernel(__u32 proc_id)
+VERIFIED_ONCE int may_remember_kernel(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
 	return proc && proc->kernels < MAX_KERNELS;
 }
 
-/* Adds the record of a new kernel; null when the map is full. */
-static __noinline struct kernel *new_kernel(const struct kernel_key *key)
+/* Adds the record of a new kernel; false when the map is full. */
+VERIFIED_ONCE int add_kernel(__u32 proc_id, __u64 function)
 {
-	__u32 proc_id = key->proc_id;
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
 	struct kernel first = {};
-	struct kernel *kernel;
 
 	if (may_add_kernel(proc_id))
-		bpf_map_update_elem(&kernels, key, &first, BPF_NOEXIST);
-	kernel = bpf_map_lookup_elem(&kernels, key);
-	if (!kernel)
-		count_other_launch(proc_id);
-	return kernel;
+		bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
+	if (bpf_map_lookup_elem(&kernels, &key))
+		return true;
+	count_other_launch(proc_id);
+	return false;
 }
 
 /* Whether this launch may have to load its kernel: true until the first launch has returned, and for kernels without a
@@ -53,8 +53,8 @@ static __always_inline bool is_cold(struct thread *thread, struct frame *frame)
 	thread->kernel_key.proc_id = thread->proc_id;
 	kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
 	frame->kind = 0;
-	if (!kernel)
-		kernel = new_kernel(&thread->kernel_key);
+	if (!kernel && add_kernel(thread->proc_id, frame->function))
+		kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
 	if (!kernel)
 		return true;
 	__sync_fetch_and_add(&kernel->launches, 1);
@@ -69,6 +69,24 @@ static __noinline void mark_loaded(__u32 proc_id, __u64 function)
 
 	if (kernel)
 		kernel->loaded = 1;
+}
+
+/* Counts a launch by name whose return is not seen. Its kernel counts as loaded. */
+VERIFIED_ONCE int count_by_name(__u32 proc_id, __u64 function)
+{
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
+	struct kernel *kernel;
+
+	if (!function)
+		return 0;
+	kernel = bpf_map_lookup_elem(&kernels, &key);
+	if (!kernel && add_kernel(proc_id, function))
+		kernel = bpf_map_lookup_elem(&kernels, &key);
+	if (!kernel)
+		return 0;
+	__sync_fetch_and_add(&kernel->launches, 1);
+	kernel->loaded = 1;
+	return 0;
 }
 
 static __noinline bool may_add_kernel_name(__u32 proc_id)

@@ -3,20 +3,26 @@
 #pragma once
 
 /* Reports a batch of launches, and the thread's load as that of its process if it is the busiest in this window. */
-static __noinline void report_load(struct thread *thread, __u32 window)
+VERIFIED_ONCE int report_load(struct thread *thread, __u32 window)
 {
-	__u32 proc_id = thread->proc_id;
-	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
-	const struct load *own = &thread->load;
+	const struct load *own;
+	struct proc *proc;
+	__u32 proc_id;
 
+	if (!thread)
+		return 0;
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (!proc)
-		return;
+		return 0;
+	own = &thread->load;
 	__sync_fetch_and_add(&proc->launches, HIT_BATCH);
 	if (proc->load_window == window &&
 	    proc->load.runtime + proc->load.driver + proc->load.untimed > own->runtime + own->driver + own->untimed)
-		return;
+		return 0;
 	proc->load_window = window;
 	__builtin_memcpy(&proc->load, own, sizeof(proc->load));
+	return 0;
 }
 
 /* The thread's load in the current window. */
@@ -39,11 +45,15 @@ static __always_inline void count_launch(struct thread *thread)
 }
 
 /* Copies the launch mode of the process. */
-static __noinline void copy_mode(struct thread *thread)
+VERIFIED_ONCE int copy_mode(struct thread *thread)
 {
-	__u32 proc_id = thread->proc_id, modes = watch.modes;
-	struct launch_mode *mode = bpf_map_lookup_elem(&launch_modes, &proc_id);
+	__u32 proc_id, modes = watch.modes;
+	struct launch_mode *mode;
 
+	if (!thread)
+		return 0;
+	proc_id = thread->proc_id;
+	mode = bpf_map_lookup_elem(&launch_modes, &proc_id);
 	if (mode)
 		thread->mode = *mode;
 	else
@@ -51,6 +61,7 @@ static __noinline void copy_mode(struct thread *thread)
 	if (watch.calibrates == CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;
+	return 0;
 }
 
 /* Whether a launch by this op is counted by its own probes. */
@@ -71,21 +82,16 @@ static __always_inline bool is_in_launch(struct thread *thread)
 
 /* A launch within another call is part of it. A kernel that no launch of the outer call names, as NCCL's, is counted by
  * name. */
-static __noinline void count_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
+static __noinline void count_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
-	struct frame *unused = frame_at(thread, thread->depth);
-
 	count_self(SELF_LEFT_AT_ENTRY);
 	if (is_in_launch(thread)) {
 		load_of(thread)->nested++;
 		return;
 	}
 	load_of(thread)->others++;
-	if (thread->depth >= MAX_DEPTH)
-		return;
-	unused->function = argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg);
-	if (unused->function && is_cold(thread, unused))
-		mark_loaded(thread->proc_id, unused->function);
+	if (thread->depth < MAX_DEPTH)
+		count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
 }
 
 /* Ends the gap since the last timed launch; the return of this launch is not seen. */
@@ -101,14 +107,18 @@ static __noinline void end_gap(struct thread *thread)
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
  * may load their kernel. The unused first frame remembers where the last such launch was made. */
-static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
 {
-	struct frame *unused = frame_at(thread, 0);
 	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
+	__u64 stack = PT_REGS_SP(ctx);
 	struct kernel *kernel = 0;
+	struct frame *unused;
 
+	if (!thread)
+		return false;
+	unused = frame_at(thread, 0);
 	/* A duplicate report, through another mount of the file. */
-	if (thread->untimed_in_a_row && unused->stack == PT_REGS_SP(ctx) && unused->op == op && unused->link != link &&
+	if (thread->untimed_in_a_row && unused->stack == stack && unused->op == op && unused->link != link &&
 	    !closed_links[unused->link & (MAX_LINKS - 1)]) {
 		count_self(SELF_DUPLICATE_HIT);
 		return true;
@@ -128,7 +138,7 @@ static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread,
 		__sync_fetch_and_add(&kernel->launches, 1);
 	else
 		count_other_launch(thread->proc_id);
-	unused->stack = PT_REGS_SP(ctx);
+	unused->stack = stack;
 	unused->op = op;
 	unused->link = link;
 	load_of(thread)->untimed++;
@@ -141,8 +151,10 @@ static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread,
 }
 
 /* Counts the hit of a nested launch. Returns false when nothing else is observed of it. */
-static __noinline bool begin_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
+VERIFIED_ONCE int begin_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
+	if (!thread)
+		return false;
 	if (!settings.nested_launches) {
 		count_nested_launch(ctx, thread, op);
 		return false;
@@ -152,7 +164,7 @@ static __noinline bool begin_nested_launch(struct pt_regs *ctx, struct thread *t
 }
 
 /* Counts the hit of a launch. Returns false when nothing else is observed of it. */
-static __always_inline bool begin_launch(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+static __always_inline bool begin_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
 {
 	struct load *load;
 

@@ -2,20 +2,21 @@
 /* Start and end of tracked processes and threads. */
 
 /* Closes the accounts of a process. Several threads may be the last one; the first closes. */
-static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
+VERIFIED_ONCE int end_process(__u32 tgid, __u32 proc_id, bool execed)
 {
 	__u32 *current_id = bpf_map_lookup_elem(&tracked, &tgid);
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
 	if (!proc || !current_id || *current_id != proc_id)
-		return;
+		return 0;
 	if (__sync_val_compare_and_swap(&proc->ended_ns, 0, bpf_ktime_get_ns()) != 0)
-		return;
+		return 0;
 	proc->execed = execed;
 	bpf_map_delete_elem(&tracked, &tgid);
 	__sync_fetch_and_add(filter_slot(tgid), -1);
 	if (is_recording())
 		record_life(execed ? EVENT_EXECED : EVENT_EXITED, proc_id);
+	return 0;
 }
 
 /* Adds the page faults of a thread that leaves the process. */
@@ -36,7 +37,7 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 		abandon(thread, 0);
 	/* Its switch-in was missed: another thread closed the process while this one waited. */
 	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	if (thread->slot)
 		free_slot(thread, task->pid);
 	close_account(thread);
@@ -44,15 +45,18 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 }
 
 /* Closes the open state of a live thread that will not be seen again: it lasts until now. */
-static __noinline void forget_thread(struct task_struct *task, struct thread *thread)
+VERIFIED_ONCE int forget_thread(struct thread *thread, __u32 pid)
 {
-	__u64 since = thread->off_since_ns, now = bpf_ktime_get_ns();
+	__u64 since, now = bpf_ktime_get_ns();
 
+	if (!thread)
+		return 0;
+	since = thread->off_since_ns;
 	if (thread->depth)
 		count_self_by(SELF_CUT, thread->depth);
 	thread->depth = 0;
 	if (thread->slot)
-		free_slot(thread, task->pid);
+		free_slot(thread, pid);
 	thread->off_since_ns = 0;
 	if (since && since <= now && thread->account_since_ns) {
 		if (thread->off_reason < REASONS)
@@ -60,7 +64,7 @@ static __noinline void forget_thread(struct task_struct *task, struct thread *th
 		account_add(thread, thread->phase, STATE_RUNNING, -now);
 	}
 	close_account(thread);
-	keep_faults(task, thread->proc_id);
+	return 0;
 }
 
 /* Ends the accounts of all processes and forgets their threads. Run by user space after all probes are detached: later
@@ -77,8 +81,10 @@ int forget_tasks(struct bpf_iter__task *ctx)
 		return 0;
 	thread = thread_of(task);
 	if (thread) {
-		if (thread->proc_id)
-			forget_thread(task, thread);
+		if (thread->proc_id) {
+			forget_thread(thread, task->pid);
+			keep_faults(task, thread->proc_id);
+		}
 		delete_thread(task);
 	}
 	tgid = task->tgid;

@@ -48,7 +48,7 @@ int BPF_PROG(tcp_receive, struct sock *socket)
 
 	COUNT_RUN(NETWORK);
 	proc_id = current_proc_id();
-	if (!proc_id && !socket->sk_bpf_storage)
+	if (!proc_id && !UNTRUSTED(sock, socket)->sk_bpf_storage)
 		return 0;
 	if (is_at_hand(socket))
 		set_owner(socket, proc_id);
@@ -67,7 +67,7 @@ int tcp_retransmit(__u64 *ctx)
 	/* Kernels without the error argument do not report failed segments. */
 	if (settings.retransmit_has_error && (int)ctx[2])
 		return 0;
-	if (!socket->sk_bpf_storage)
+	if (!UNTRUSTED(sock, socket)->sk_bpf_storage)
 		return 0;
 	owner = bpf_sk_storage_get(&sockets, socket, 0, 0);
 	if (!owner)

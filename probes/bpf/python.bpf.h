@@ -27,40 +27,68 @@ static __always_inline __u64 thread_pointer(void)
 #endif
 }
 
-/* The interpreter's record of the running thread, or 0. */
+struct python_search {
+	const struct python_layout *layout;
+	__u64 thread;
+	__u64 self;
+};
+
+/* Ends at the running thread. */
+static long next_thread(__u64 index, void *context)
+{
+	struct python_search *search = context;
+
+	if (!search->thread || user_word(search->thread + search->layout->thread_id) == search->self)
+		return 1;
+	search->thread = user_word(search->thread + search->layout->thread_next);
+	return 0;
+}
+
+/* The interpreter's record of the running thread, or 0. The verifier would follow each turn of a loop in the language. */
 static __noinline __u64 python_thread(const struct python_layout *layout)
 {
-	__u64 self = thread_pointer(), thread;
+	struct python_search search = { .layout = layout, .self = thread_pointer() };
 
-	if (!self)
+	if (!search.self)
 		return 0;
-	thread = user_word(layout->threads_at);
-	for (int i = 0; i < PYTHON_THREADS && thread; i++) {
-		if (user_word(thread + layout->thread_id) == self)
-			return thread;
-		thread = user_word(thread + layout->thread_next);
-	}
+	search.thread = user_word(layout->threads_at);
+	/* The call that ends the search is one of those counted. */
+	return bpf_loop(PYTHON_THREADS + 1, next_thread, &search, 0) <= PYTHON_THREADS ? search.thread : 0;
+}
+
+struct python_walk {
+	const struct python_layout *layout;
+	struct python_stack *stack;
+	__u64 frame;
+};
+
+static long keep_frame(__u64 index, void *context)
+{
+	struct python_walk *walk = context;
+	__u64 frame = walk->frame;
+
+	barrier_var(index);
+	if (!frame || index >= PYTHON_FRAMES)
+		return 1;
+	walk->stack->code[index] = user_word(frame + walk->layout->frame_code);
+	walk->stack->instruction[index] = user_word(frame + walk->layout->frame_instruction);
+	walk->stack->frames = index + 1;
+	walk->frame = user_word(frame + walk->layout->frame_back);
 	return 0;
 }
 
 static __noinline void walk_python(const struct python_layout *layout, struct python_stack *stack)
 {
-	__u64 frame = python_thread(layout);
-	__u32 count = 0;
+	struct python_walk walk = { .layout = layout, .stack = stack };
+	__u64 thread = python_thread(layout);
 
-	if (!frame)
+	if (!thread)
 		return;
-	frame = user_word(frame + layout->thread_frame);
+	walk.frame = user_word(thread + layout->thread_frame);
 	if (layout->is_indirect)
-		frame = user_word(frame + layout->indirect_frame);
-	for (int i = 0; i < PYTHON_FRAMES && frame; i++) {
-		stack->code[i] = user_word(frame + layout->frame_code);
-		stack->instruction[i] = user_word(frame + layout->frame_instruction);
-		frame = user_word(frame + layout->frame_back);
-		count++;
-	}
-	stack->frames = count;
-	stack->has_more = frame != 0;
+		walk.frame = user_word(walk.frame + layout->indirect_frame);
+	bpf_loop(PYTHON_FRAMES, keep_frame, &walk, 0);
+	stack->has_more = walk.frame != 0;
 }
 
 /* Stores the Python frames of the running thread, which returns from this call. */

@@ -41,7 +41,7 @@ static __noinline __u32 why_recorded(const struct thread *thread, const struct f
 }
 
 /* Id of the stack at the call's return address, or a negative error. */
-static __noinline int user_stack(struct pt_regs *ctx)
+static __noinline int user_stack(struct bpf_user_pt_regs_t *ctx)
 {
 	int id;
 
@@ -101,14 +101,18 @@ static __noinline void describe_call(struct event *event, const struct thread *t
 }
 
 /* The frame has been accounted, and is still the thread's innermost. */
-static __noinline void record_call_event(struct pt_regs *ctx, const struct thread *thread, const struct frame *frame)
+VERIFIED_ONCE int record_call_event(struct bpf_user_pt_regs_t *ctx, const struct thread *thread,
+				    const struct frame *frame)
 {
-	__u32 why = why_recorded(thread, frame);
 	struct event *event;
 	int stack = -1;
+	__u32 why;
 
+	if (!thread || !frame)
+		return 0;
+	why = why_recorded(thread, frame);
 	if (why == CALL_UNWANTED)
-		return;
+		return 0;
 	if (why == CALL_SLOW && recording.stacks) {
 		stack = user_stack(ctx);
 		if (stack >= 0 && thread->depth == 1)
@@ -117,7 +121,8 @@ static __noinline void record_call_event(struct pt_regs *ctx, const struct threa
 	event = begin_event(EVENT(EVENT_CALL, why == CALL_DRAWN ? EVENT_SAMPLED : 0, frame->op), thread->proc_id,
 			    bpf_get_current_pid_tgid(), frame->start_ns, frame->end_ns - frame->start_ns);
 	if (!event)
-		return;
+		return 0;
 	describe_call(event, thread, frame, PT_REGS_RC(ctx), stack);
 	publish(event);
+	return 0;
 }

@@ -37,8 +37,8 @@ int report_threads(struct bpf_iter__task *ctx)
 	report.faults[FAULT_MAJOR] = task->maj_flt;
 	/* A leader remains until all other threads have exited, which are added here. */
 	if (task->pid == task->tgid) {
-		report.faults[FAULT_MINOR] += task->signal->min_flt;
-		report.faults[FAULT_MAJOR] += task->signal->maj_flt;
+		report.faults[FAULT_MINOR] += UNTRUSTED(task_struct, task)->signal->min_flt;
+		report.faults[FAULT_MAJOR] += UNTRUSTED(task_struct, task)->signal->maj_flt;
 	}
 	thread = thread_of(task);
 	if (thread && thread->proc_id && thread->account_since_ns) {

@@ -34,9 +34,9 @@ VERIFIED_ONCE int count_stall(const struct thread *thread, const struct frame *f
 	return 0;
 }
 
-static __noinline void count_error(const struct thread *thread, __u16 op, __u32 code)
+VERIFIED_ONCE int count_error(__u32 proc_id, __u16 op, __u32 code)
 {
-	struct error_key key = { .proc_id = thread->proc_id, .op = op, .code = code };
+	struct error_key key = { .proc_id = proc_id, .op = op, .code = code };
 	__u64 *count = bpf_map_lookup_elem(&errors, &key);
 
 	if (!count) {
@@ -44,10 +44,11 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 		count = bpf_map_lookup_elem(&errors, &key);
 		if (!count) {
 			count_self(SELF_FULL_ERRORS);
-			return;
+			return 0;
 		}
 	}
 	__sync_fetch_and_add(count, 1);
+	return 0;
 }
 
 /* Returns the duration of the call. */
@@ -79,7 +80,7 @@ VERIFIED_ONCE int record_result(struct thread *thread, struct frame *frame, __u3
 	if (code == info->pending_code)
 		code = 0;
 	if (code)
-		count_error(thread, frame->op, code);
+		count_error(thread->proc_id, frame->op, code);
 	if (info->function_arg && frame->function && frame->cold)
 		mark_loaded(thread->proc_id, frame->function);
 	if (!code && info->role >= ARGS_KERNEL_NAME)

@@ -110,7 +110,7 @@ static __always_inline bool is_frozen(struct task_struct *task)
 
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
  * page faults sleep, besides suspended and exiting tasks. */
-static __noinline __u32 blocked_reason(struct task_struct *task)
+static __always_inline __u32 blocked_reason(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
@@ -135,6 +135,19 @@ static __noinline __u32 blocked_reason(struct task_struct *task)
 	return reason;
 }
 
+/* Why the running task blocks, in its record. */
+VERIFIED_ONCE int note_reason(struct thread *thread)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (!thread)
+		return 0;
+	thread->off_reason = blocked_reason(task);
+	thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
+	return 0;
+}
+
+/* The running task, which sched_switch is about to take off the CPU. */
 static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now, struct task_struct *next)
 {
 	struct thread *thread = tracked_thread(task, tgid);
@@ -146,7 +159,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		return;
 	/* Its switch-in was never seen. */
 	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, task, now);
+		recover_missed_switch_in(thread, now);
 	if (thread->slot)
 		free_slot(thread, task->pid);
 	if (preempt || task->__state == 0) {
@@ -157,8 +170,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 			await_cpu(thread, task->pid, bpf_get_smp_processor_id(), REASON_PREEMPTED, now);
 		}
 	} else {
-		thread->off_reason = blocked_reason(task);
-		thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
+		note_reason(thread);
 	}
 	/* An account opened just above, after `now`, has no time yet. */
 	if (thread->account_since_ns)
@@ -201,9 +213,8 @@ static __always_inline void record_helper(const struct thread *thread, __u32 pid
 			      since, ns);
 }
 
-/* The wait for a CPU after a wakeup. What is not charged yet is charged to the task that leaves the CPU. */
-static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
-					    struct task_struct *prev)
+/* The wait for a CPU after a wakeup. What is not charged yet is charged to the running task, which leaves the CPU. */
+static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now)
 {
 	__u64 ns = now - since;
 
@@ -213,15 +224,17 @@ static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __
 		record_helper(thread, pid, REASON_RUNQUEUE, since, ns);
 		return;
 	}
-	name_task(&thread->culprit, prev, thread->tgid, thread->proc_id);
+	name_current(&thread->culprit, thread->tgid, thread->proc_id);
 	settle_cpu_wait(thread, pid, REASON_RUNQUEUE, now, ns);
 }
 
-static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
+VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 {
-	__u64 since = thread->off_since_ns;
-	__u64 woken;
+	__u64 since, woken;
 
+	if (!thread)
+		return 0;
+	since = thread->off_since_ns;
 	if (thread->off_reason == REASON_PREEMPTED) {
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
@@ -229,7 +242,7 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 			settle_cpu_wait(thread, pid, REASON_PREEMPTED, now, now - since);
 		else
 			record_helper(thread, pid, REASON_PREEMPTED, since, now - since);
-		return;
+		return 0;
 	}
 	/* Every wait ends with one wakeup. An older one than the last run was missed by the program; one from that run,
 	 * before the switch, found a thread about to block. */
@@ -247,27 +260,31 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 	}
 	if (is_idle(thread->off_reason))
 		thread->busy_since_ns = woken;
-	charge_runqueue(thread, pid, woken, now, prev);
+	charge_runqueue(thread, pid, woken, now);
+	return 0;
 }
 
 /* Of the CPU that the thread just got. */
-static __noinline void note_node(struct thread *thread)
+VERIFIED_ONCE int note_node(struct thread *thread)
 {
-	__u32 last = thread->node, node = bpf_get_numa_node_id() + 1;
-	__u32 proc_id = thread->proc_id;
+	__u32 last, node = bpf_get_numa_node_id() + 1;
 	struct proc *proc;
+	__u32 proc_id;
 
-	if (node == last)
-		return;
+	if (!thread || thread->node == node)
+		return 0;
+	last = thread->node;
 	thread->node = node;
 	if (!last || thread->role != ROLE_DISPATCHER)
-		return;
+		return 0;
+	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		__sync_fetch_and_add(&proc->measures.numa_migrations, 1);
+	return 0;
 }
 
-static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, struct task_struct *prev)
+static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
 {
 	struct thread *thread = tracked_thread(task, tgid);
 	__u64 since;
@@ -279,7 +296,7 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 	if (since && since > now) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 	} else if (since) {
-		charge_interval(thread, task->pid, now, prev);
+		charge_interval(thread, task->pid, now);
 		thread->intervals++;
 	}
 	/* A launch whose return is not seen is over when the thread next runs. */
@@ -302,11 +319,11 @@ static __noinline void on_switch(bool preempt, struct task_struct *prev, struct 
 		return;
 	now = bpf_ktime_get_ns();
 	if (victims && victims->waiting)
-		charge_time_slice(victims, prev, now);
+		charge_time_slice(victims, now);
 	if (leaves)
 		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)
-		on_cpu(next, next_tgid, now, prev);
+		on_cpu(next, next_tgid, now);
 }
 
 SEC("tp_btf/sched_switch")

@@ -9,7 +9,6 @@
 /* Since 6.13; with the context as argument since 7.0. */
 extern bool bpf_session_is_return(void) __ksym __weak;
 extern bool bpf_session_is_return___with_context(void *ctx) __ksym __weak;
-extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 
 /* For an unknown run. */
 #define NO_RUN ((const struct bpf_uprobe_multi_run_ctx *)0)
@@ -21,7 +20,8 @@ static __always_inline const struct bpf_uprobe_multi_run_ctx *session_run(struct
 	    !bpf_core_field_exists(struct bpf_uprobe_multi_run_ctx, session_ctx.is_return) ||
 	    !bpf_core_field_exists(struct bpf_uprobe, cookie))
 		return NO_RUN;
-	return bpf_rdonly_cast(task->bpf_ctx, bpf_core_type_id_kernel(struct bpf_uprobe_multi_run_ctx));
+	return bpf_rdonly_cast(UNTRUSTED(task_struct, task)->bpf_ctx,
+			       bpf_core_type_id_kernel(struct bpf_uprobe_multi_run_ctx));
 }
 
 static __always_inline bool is_return(void *ctx, const struct bpf_uprobe_multi_run_ctx *run)

@@ -14,7 +14,9 @@
 
 static __always_inline struct return_instance *newest_pending(struct task_struct *task)
 {
-	return task->utask ? task->utask->return_instances : 0;
+	struct uprobe_task *probed = UNTRUSTED(task_struct, task)->utask;
+
+	return probed ? probed->return_instances : 0;
 }
 
 /* Whether the call that began at `open` may still return, when another begins above it. On x86-64 it may while its
@@ -23,7 +25,7 @@ static __always_inline struct return_instance *newest_pending(struct task_struct
 static __noinline bool may_return(__u64 open, __u64 stack)
 {
 #if defined(__TARGET_ARCH_x86)
-	struct mm_struct *mm = bpf_get_current_task_btf()->mm;
+	struct mm_struct *mm = UNTRUSTED(task_struct, bpf_get_current_task_btf())->mm;
 	__u64 address;
 
 	if (!mm || !mm->uprobes_state.xol_area || bpf_probe_read_user(&address, sizeof(address), (void *)open))
@@ -35,11 +37,14 @@ static __noinline bool may_return(__u64 open, __u64 stack)
 }
 
 /* Whether a call that begins at `stack` is on another stack than an open one. */
-static __noinline bool is_on_other_stack(struct thread *thread, __u64 stack)
+VERIFIED_ONCE int is_on_other_stack(struct thread *thread, __u64 stack)
 {
 	struct return_instance *pending = newest_pending(bpf_get_current_task_btf());
-	__u32 depth = depth_of(thread);
+	__u32 depth;
 
+	if (!thread)
+		return false;
+	depth = depth_of(thread);
 	for (int i = 0; i < MAX_PENDING && pending && pending->stack < stack; i++) {
 		if (may_return(pending->stack, stack))
 			return true;
@@ -53,34 +58,36 @@ static __noinline bool is_on_other_stack(struct thread *thread, __u64 stack)
 /* Counts a call that gets no return probe for that reason. The unused frame after the open ones remembers where the last
  * such launch was made, with its return address: while that is unchanged, the driver's part in the launch is no launch
  * of its own. */
-static __noinline void count_on_other_stack(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+VERIFIED_ONCE int count_on_other_stack(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
 {
-	struct frame *last = frame_at(thread, thread->depth);
 	__u64 stack = PT_REGS_SP(ctx);
+	struct frame *last;
 
+	if (!thread)
+		return 0;
+	last = frame_at(thread, thread->depth);
 	if (thread->depth < MAX_DEPTH && last->op == op && last->stack == stack && last->link != link) {
 		count_self(SELF_DUPLICATE_HIT);
-		return;
+		return 0;
 	}
 	count_self(SELF_OTHER_STACK);
 	if (!is_launch_class(op) || thread->depth >= MAX_DEPTH) {
 		load_of(thread)->others++;
-		return;
+		return 0;
 	}
 	if (is_launch_class(last->op) && last->stack > stack && last->stack - stack < NESTED_STACK && last->pointer &&
 	    last->pointer == user_word(last->stack)) {
 		load_of(thread)->nested++;
-		return;
+		return 0;
 	}
 	last->op = op;
 	last->link = link;
 	last->stack = stack;
 	last->pointer = user_word(stack);
-	last->function = argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg);
-	if (last->function && is_cold(thread, last))
-		mark_loaded(thread->proc_id, last->function);
+	count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
 	thread->launched_ns = 0;
 	load_of(thread)->untimed++;
 	count_launch(thread);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	return 0;
 }

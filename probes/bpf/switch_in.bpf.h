@@ -28,18 +28,23 @@ VERIFIED_ONCE int charge_unseen(struct thread *thread, __u32 reason, __u64 since
 	return 0;
 }
 
-/* The thread is on a CPU, left one at `since` and its switch-in was not reported. All charged parts lie within the
+/* The running thread left its CPU at `since` and its switch-in was not reported. All charged parts lie within the
  * interval; the unknown rest is running time. */
-static __noinline void recover_missed_switch_in(struct thread *thread, struct task_struct *task, __u64 now)
+VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 {
-	__u64 since = *(volatile __u64 *)&thread->off_since_ns;
-	__u32 reason = thread->off_reason, pid = task->pid;
-	__u64 woken = reason == REASON_PREEMPTED ? since : blocked_until(since, thread->woken_ns, now);
-	__u64 queued = queued_for(woken, now, thread->run_delay_ns, run_delay_of(task));
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 since, woken, queued;
+	__u32 reason, pid = task->pid;
 
+	if (!thread)
+		return 0;
+	since = *(volatile __u64 *)&thread->off_since_ns;
+	reason = thread->off_reason;
+	woken = reason == REASON_PREEMPTED ? since : blocked_until(since, thread->woken_ns, now);
+	queued = queued_for(woken, now, thread->run_delay_ns, run_delay_of(task));
 	/* Unless the switch that reports it interrupted this. */
 	if (!since || __sync_val_compare_and_swap(&thread->off_since_ns, since, 0) != since)
-		return;
+		return 0;
 	count_self(SELF_MISSED_ARRIVAL);
 	thread->on_since_ns = woken + queued;
 	if (reason == REASON_PREEMPTED) {
@@ -66,4 +71,5 @@ static __noinline void recover_missed_switch_in(struct thread *thread, struct ta
 	if (is_in_account(thread, since))
 		account_add(thread, thread->phase, STATE_RUNNING, -(woken + queued));
 	__sync_fetch_and_add(&thread->intervals, 1);
+	return 0;
 }

@@ -161,11 +161,10 @@ static __always_inline bool is_truncated(const struct frame *frame)
 	return closed_links[frame->link & (MAX_LINKS - 1)] == LINK_CLOSED;
 }
 
-/* Gives a task of a tracked process its record. `proc_id` is written last: a record without it is in no account. */
-static __noinline struct thread *track_thread(struct task_struct *task, __u32 tgid, __u32 proc_id, __u32 role)
+/* Begins the record of a thread, which has an account if it is that of a worker's main thread: workers feed their parent
+ * from it. `proc_id` is written last: a record without it is in no account. */
+VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id, __u32 role, bool is_main)
 {
-	struct thread *thread = record_of(task);
-
 	if (!thread)
 		return 0;
 	thread->tgid = tgid;
@@ -180,16 +179,25 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->modes = 0;
 	thread->untimed_in_a_row = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
-	/* Workers feed their parent from their main thread, which has an account while it lives. */
-	if (role == ROLE_WORKER && task->pid == task->tgid)
+	if (role == ROLE_WORKER && is_main)
 		open_account(thread);
 	barrier();
 	thread->proc_id = proc_id;
+	return 0;
+}
+
+/* Gives a task of a tracked process its record. */
+static __noinline struct thread *track_thread(struct task_struct *task, __u32 tgid, __u32 proc_id, __u32 role)
+{
+	struct thread *thread = record_of(task);
+
+	if (thread)
+		begin_record(thread, tgid, proc_id, role, task->pid == task->tgid);
 	return thread;
 }
 
 /* The role of a thread without traced calls. */
-static __noinline __u32 silent_role(__u32 proc_id)
+VERIFIED_ONCE __u32 silent_role(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 

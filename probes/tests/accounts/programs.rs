@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_probes::feature::AttachMode;
+use gpucause_probes::recorder::RingSize;
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, feature};
 
@@ -62,17 +63,21 @@ fn verified_instructions() -> Result<u64> {
 }
 
 #[test]
-fn the_kernel_verifies_all_programs_in_less_than_200_000_steps() -> Result<()> {
+fn the_kernel_verifies_all_programs_in_less_than_60_000_steps_with_and_without_the_recorder()
+-> Result<()> {
     for mode in AttachMode::ALL {
-        let options = Options { mode: Some(mode), ..Options::default() };
-        let _observed = match Observed::start(options) {
-            Ok(observed) => observed,
-            Err(error) if format!("{error:#}").contains("has no uprobe") => continue,
-            Err(error) => return Err(error),
-        };
-        let steps = verified_instructions()?;
-        println!("{}: {steps}", mode.label());
-        ensure!((10_000..200_000).contains(&steps), "{}: {steps}", mode.label());
+        for recorder in [None, Some(RingSize::default())] {
+            let options = Options { mode: Some(mode), recorder, ..Options::default() };
+            let _observed = match Observed::start(options) {
+                Ok(observed) => observed,
+                Err(error) if format!("{error:#}").contains("has no uprobe") => continue,
+                Err(error) => return Err(error),
+            };
+            let steps = verified_instructions()?;
+            let case = format!("{}, recorder: {}", mode.label(), recorder.is_some());
+            println!("{case}: {steps}");
+            ensure!((10_000..60_000).contains(&steps), "{case}: {steps}");
+        }
     }
     Ok(())
 }
