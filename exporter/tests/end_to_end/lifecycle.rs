@@ -35,7 +35,7 @@ fn a_workload_does_not_notice_that_the_exporter_comes_and_goes() {
     let mut workload = Workload::start(&[
         "rate",
         "--per-second=20000",
-        "--seconds=6",
+        "--seconds=10",
         "--threads=2",
         "--mix=cudaLaunchKernel=3,cudaStreamSynchronize=1",
         "--script=cudaStreamSynchronize:sleep=100us",

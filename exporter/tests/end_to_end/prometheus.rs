@@ -132,6 +132,9 @@ fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
     let mut workload = Workload::start(&arguments);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let durations = durations(&workload.work());
+    // Its chain comes while Prometheus waits before its first scrape.
+    let mut contended = Workload::start(&["contend", "--seconds=60", "--spin=200us"]);
+    contended.go();
     let (count, sum) = (durations.len() as f64, durations.iter().sum::<f64>());
     let pid = workload.pid();
     let launches = format!("{{pid=\"{pid}\",op=\"cudaLaunchKernel\",cold=\"false\"}}");
@@ -167,24 +170,21 @@ fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
         assert!(lower <= estimate && estimate <= upper, "native p{q}: {estimate} s, not {exact} s");
     }
     workload.end();
-    exemplars_arrive(&native);
+    exemplars_arrive(&native, &contended.pid());
+    contended.kill();
     assert_that_every_scrape_succeeded(&classic);
     assert_that_every_scrape_succeeded(&native);
 }
 
 /// A chain's counter names the chain.
-fn exemplars_arrive(prometheus: &Prometheus) {
-    let mut contended = Workload::start(&["contend", "--seconds=60", "--spin=200us"]);
-    contended.go();
-    let pid = contended.pid();
+fn exemplars_arrive(prometheus: &Prometheus, pid: &str) {
     let exemplar = until("an exemplar", || {
         let found = prometheus.api("/api/v1/query_exemplars?query=gpucause_causal_chains_total");
         let series = found.as_array().unwrap().iter();
-        let of_pid = series.filter(|series| series["seriesLabels"]["pid"] == pid.as_str());
+        let of_pid = series.filter(|series| series["seriesLabels"]["pid"] == pid);
         of_pid.flat_map(|series| series["exemplars"].as_array().unwrap().clone()).next()
     });
     let id = exemplar["labels"]["chain_id"].as_str().unwrap_or_default();
-    assert!(id.contains(&pid), "{exemplar}");
+    assert!(id.contains(pid), "{exemplar}");
     assert_eq!(exemplar["value"], "1");
-    contended.kill();
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::exporter::Exporter;
 use crate::poll::{until, within};
@@ -17,6 +17,8 @@ const SECONDS: u64 = 100;
 const SPIN: f64 = 20e-6;
 /// How far a rate may be from the truth.
 const TOLERANCE: f64 = 0.03;
+/// The name of each program that is asked about. The exporter exports no others: other tests run beside this one.
+const COMM: &str = "asked-about";
 
 fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
@@ -47,6 +49,16 @@ fn rules() -> TempDir {
     dir
 }
 
+/// Exports the programs that are asked about.
+fn exporter() -> (Exporter, NamedTempFile) {
+    let config = NamedTempFile::with_suffix(".yaml").unwrap();
+    let include = format!("processes: {{include: [{{comm: {COMM}}}]}}\n");
+    std::fs::write(config.path(), include).unwrap();
+    let file = config.path().to_str().unwrap();
+    let exporter = Exporter::start(&["--config.file", file, "--probe.budget", &BUDGET.to_string()]);
+    (exporter, config)
+}
+
 /// Launches a second that have a process observed at each step, by what hits cost here.
 fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
     let samples = exporter.samples();
@@ -62,7 +74,7 @@ fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
 
 #[test]
 fn queries_of_the_documents_and_rules_are_right_at_each_step_of_the_budget() {
-    let exporter = Exporter::start(&["--probe.budget", &BUDGET.to_string()]);
+    let (exporter, _config) = exporter();
     let rules = rules();
     let prometheus = Prometheus::start(
         &format!(
@@ -79,8 +91,8 @@ fn queries_of_the_documents_and_rules_are_right_at_each_step_of_the_budget() {
         .map(|(step, rate)| {
             let (rate, seconds) = (rate.round().to_string(), SECONDS.to_string());
             let script = format!("cuLaunchKernel:spin={}us;nest=1", SPIN * 1e6);
-            let arguments =
-                ["rate", "--per-second", &rate, "--seconds", &seconds, "--script", &script];
+            let pace = ["rate", "--per-second", &rate, "--seconds", &seconds];
+            let arguments = [&pace[..], &["--script", &script, "--comm", COMM]].concat();
             (step, Workload::start(&arguments))
         })
         .collect();

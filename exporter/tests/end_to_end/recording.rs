@@ -145,7 +145,10 @@ fn a_recording_of_a_process_without_cuda_leaves_nothing_to_explain() {
     let output = command.arg(&db).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("no process of --pid has made a CUDA call in 0.1 s"), "{said}");
+    let (_, rest) = said.split_once("no process of --pid has made a CUDA call in ").expect(&said);
+    let seconds: f64 = rest.split(' ').next().unwrap().parse().unwrap();
+    // A busy host ends it late.
+    assert!((0.1..1.0).contains(&seconds), "{said}");
     assert!(!said.contains("next: ") && !db.exists(), "{said}");
 }
 
@@ -173,14 +176,14 @@ fn a_recording_of_one_process_ends_with_it() {
     let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
     let mut workload = Workload::start(&["calls", "--calls=1000"]);
     let mut recorder = record(&db, &log, &["--calls-from=0", "--pid", &workload.pid()]);
-    let truth = workload.work();
+    let (truth, pid) = (workload.work(), workload.pid().parse().unwrap());
     workload.end();
     let status = until("its end", || recorder.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
     let said = fs::read_to_string(log).unwrap();
     assert!(said.contains("trace.db: every process of --pid has ended\n"), "{said}");
     let trace = recording::open(&db).unwrap();
-    let (count, _) = calls(&*trace, trace.processes()[0].pid)["cudaLaunchKernel"];
+    let (count, _) = calls(&*trace, pid)["cudaLaunchKernel"];
     assert_eq!(Some(count), truth["calls"]["cudaLaunchKernel"].as_u64());
 }
 

@@ -13,16 +13,18 @@ use crate::poll::{until, within};
 use crate::stack::{Stack, until_injected};
 use crate::trainer::Trainer;
 
+/// What the exporter takes to detect a cause, on whatever clock.
+const DETECTED_WITHIN: u64 = 5;
 /// From the injection to the notification: two minutes on the shipped clock.
-const NOTIFY_DEADLINE: Duration = Duration::from_secs(120 / SPEED as u64);
+const NOTIFY_DEADLINE: Duration = on_this_clock(120);
 /// From the end of a fault until its rate over the last minute of the shipped clock is below the alert's threshold.
-const CLEAR_DEADLINE: Duration = Duration::from_secs(75 / SPEED as u64);
+const CLEAR_DEADLINE: Duration = on_this_clock(75);
 /// From then to the notification: a minute for which an alert keeps firing, and one between two notifications of a group.
-const RESOLVE_DEADLINE: Duration = Duration::from_secs(150 / SPEED as u64);
+const RESOLVE_DEADLINE: Duration = on_this_clock(150);
 /// Until the shipped clock's minute in which a counter changed last has been recorded.
-const AMOUNT_DEADLINE: Duration = Duration::from_secs(150 / SPEED as u64);
+const AMOUNT_DEADLINE: Duration = on_this_clock(150);
 /// Healthy time before a fault, after which the exporter knows that the program has warmed up.
-const BASELINE_SECONDS: u32 = 15;
+const BASELINE_SECONDS: u32 = 10;
 /// Longer than any fault is watched.
 const FAULT_SECONDS: u32 = 600;
 
@@ -32,6 +34,11 @@ struct Notified {
     trainer: Trainer,
     pid: u32,
     injected: Value,
+}
+
+/// A time of the shipped clock in which the exporter detects a cause, and all else is waited for.
+const fn on_this_clock(seconds: u64) -> Duration {
+    Duration::from_secs(DETECTED_WITHIN + (seconds - DETECTED_WITHIN) / SPEED as u64)
 }
 
 fn unix_now() -> f64 {

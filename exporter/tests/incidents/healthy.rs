@@ -6,15 +6,28 @@ use crate::clock::SPEED;
 use crate::expected::COMM;
 use crate::poll::until;
 use crate::stack::Stack;
+use crate::trainer::Trainer;
 
-/// They run one after the other: each dispatcher thread uses the same CPU.
-const SCENARIOS: [&str; 4] = ["healthy", "healthy-idle", "healthy-sync", "healthy-noise"];
+/// Two run at a time, each dispatcher thread on a CPU of its own.
+const SCENARIOS: [[&str; 2]; 2] = [["healthy", "healthy-idle"], ["healthy-noise", "healthy-sync"]];
 
 /// Length of each, in seconds, and how fast the clock is.
 fn length() -> (u64, u32) {
     let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
-    let each = total.map(|all| all.parse::<u64>().expect("a number of seconds") / 4);
+    let each = total.map(|all| all.parse::<u64>().expect("a number of seconds") / 2);
     each.map_or((12, SPEED), |seconds| (seconds, 1))
+}
+
+/// Starts a program; `cpu` is that of its dispatcher thread.
+fn start(stack: &Stack, scenario: &str, cpu: usize, seconds: u64) -> Trainer {
+    stack.trainer(&[
+        scenario.to_owned(),
+        format!("--comm={COMM}"),
+        format!("--cpu={cpu}"),
+        "--baseline=0".into(),
+        format!("--seconds={seconds}"),
+        "--undisturbed".into(),
+    ])
 }
 
 /// Alerts in a state at any time of the run, each with its labels.
@@ -29,24 +42,19 @@ fn healthy_programs_fire_no_alert() {
     let (seconds, speed) = length();
     let stack = Stack::start(speed);
     let begun = Instant::now();
-    for scenario in SCENARIOS {
-        let arguments = [
-            scenario.to_owned(),
-            format!("--comm={COMM}"),
-            "--baseline=0".into(),
-            format!("--seconds={seconds}"),
-            "--undisturbed".into(),
-        ];
-        let mut trainer = stack.trainer(&arguments);
-        let pid = trainer.pid();
-        let end = Instant::now() + Duration::from_secs(seconds + 30);
-        assert!(!trainer.listen_until(end), "{scenario} does not end");
-        // Without observed launches, silence proves nothing.
-        let launches =
-            format!("max_over_time(process:gpucause_launches:rate1m{{pid=\"{pid}\"}}[1h])");
-        let launches = until("launches", || stack.prometheus.value(&launches));
-        assert!(launches > 10.0, "{scenario}: {launches} launches a second");
-        println!("{scenario}: {seconds} s, {launches:.0} launches a second");
+    for pair in SCENARIOS {
+        let trainers = [1, 0].map(|cpu| start(&stack, pair[1 - cpu], cpu, seconds));
+        for (scenario, mut trainer) in pair.into_iter().zip(trainers) {
+            let pid = trainer.pid();
+            let end = Instant::now() + Duration::from_secs(seconds + 30);
+            assert!(!trainer.listen_until(end), "{scenario} does not end");
+            // Without observed launches, silence proves nothing.
+            let launches =
+                format!("max_over_time(process:gpucause_launches:rate1m{{pid=\"{pid}\"}}[1h])");
+            let launches = until("launches", || stack.prometheus.value(&launches));
+            assert!(launches > 10.0, "{scenario}: {launches} launches a second");
+            println!("{scenario}: {seconds} s, {launches:.0} launches a second");
+        }
     }
     println!("pending for a time: {:#?}", alerts(&stack, "pending"));
     let (fired, received) = (alerts(&stack, "firing"), stack.webhook.received());

@@ -19,7 +19,7 @@ use crate::trainer::{Trainer, libraries};
 use crate::webhook::Webhook;
 
 /// Interval of scrapes and evaluations, whatever the clock.
-const INTERVAL: &str = "5s";
+const INTERVAL: &str = "3750ms";
 
 /// The path from a fault to its notification. Dropped in this order: clients before servers.
 pub(crate) struct Stack {
