@@ -37,28 +37,28 @@ struct Storm {
     /// What calls do: the CPU is given away in some, or they are preempted alone.
     script: &'static str,
     /// How long the calls may take.
-    patience: Duration,
+    time_limit: Duration,
 }
 
 #[test]
 fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
     let calls = if is_emulated() { 1000 } else { 10_000 };
     let script = "cudaStreamSynchronize:yield=2us;cudaEventQuery:futex=1us";
-    let (processes, threads, calls_per_preemption, patience) = (3, 16, 160, deadline());
-    Storm { processes, threads, calls, calls_per_preemption, script, patience }.is_counted()
+    let (processes, threads, calls_per_preemption, time_limit) = (3, 16, 160, deadline());
+    Storm { processes, threads, calls, calls_per_preemption, script, time_limit }.is_counted()
 }
 
 #[test]
 #[ignore = "takes minutes: make test-kernels has it where TESTS names it"]
 fn a_storm_of_ten_million_calls_loses_no_call_and_no_time() -> Result<()> {
     let (processes, threads, calls, calls_per_preemption) = (4, 2, 1_250_000, 10_000);
-    let (script, patience) = ("cudaEventQuery:spin=1us", Duration::from_secs(3600));
-    Storm { processes, threads, calls, calls_per_preemption, script, patience }.is_counted()
+    let (script, time_limit) = ("cudaEventQuery:spin=1us", Duration::from_secs(3600));
+    Storm { processes, threads, calls, calls_per_preemption, script, time_limit }.is_counted()
 }
 
 impl Storm {
     fn is_counted(&self) -> Result<()> {
-        let Self { processes, threads, calls, calls_per_preemption, script, patience } = *self;
+        let Self { processes, threads, calls, calls_per_preemption, script, time_limit } = *self;
         let stand_ins = StandIns::lay_out()?;
         let arguments = format!(
             "--wait --hold --script {script} \
@@ -77,7 +77,7 @@ impl Storm {
         observed.wait_for_runtime(&stand_ins)?;
         let underflow = observed.counter(SelfCounter::ClockUnderflow)?;
         for process in &mut storm {
-            process.patience = patience;
+            process.time_limit = time_limit;
             process.go()?;
         }
         for process in &mut storm {

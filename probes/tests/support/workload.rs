@@ -138,7 +138,7 @@ pub(crate) struct Workload {
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     /// How long a line of output may take.
-    pub(crate) patience: Duration,
+    pub(crate) time_limit: Duration,
 }
 
 impl Workload {
@@ -160,7 +160,7 @@ impl Workload {
                 }
             }
         });
-        let mut workload = Self { child, input, lines, patience: deadline() };
+        let mut workload = Self { child, input, lines, time_limit: deadline() };
         let line = workload.line()?;
         ensure!(line.starts_with("ready "), "it said `{line}` instead of being ready");
         Ok(workload)
@@ -172,9 +172,9 @@ impl Workload {
 
     /// The next line of output.
     pub(crate) fn line(&mut self) -> Result<String> {
-        match self.lines.recv_timeout(self.patience) {
+        match self.lines.recv_timeout(self.time_limit) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("no output within {:?}", self.patience),
+            Err(RecvTimeoutError::Timeout) => bail!("no output within {:?}", self.time_limit),
             Err(RecvTimeoutError::Disconnected) => {
                 bail!("it ended before its result, {}", self.child.wait()?)
             }
