@@ -32,7 +32,7 @@ struct Storm {
     threads: u64,
     /// Of each thread.
     calls: u64,
-    /// At least so many calls of a process for each time that one of its threads was preempted.
+    /// At most so many calls of a process for each time that one of its threads was preempted.
     calls_per_preemption: u64,
     /// What calls do: the CPU is given away in some, or they are preempted alone.
     script: &'static str,
