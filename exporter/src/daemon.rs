@@ -304,12 +304,9 @@ impl Daemon {
     fn observe_between_pages(&self) -> Result<Option<Arc<Observation>>, SampleError> {
         let now = monotonic_now();
         let observed = self.sampler.call(move |pipeline| {
-            if !pipeline.source.shared.probes.observes_any()? {
-                return Ok(Ok(None));
-            }
-            match pipeline.busy_for(now) {
-                Nanos(0) => pipeline.observe(now).map(|own| Ok(Some(own))),
-                wait => Ok(Err(wait)),
+            match pipeline.source.shared.probes.observes_any()? {
+                true => Ok(pipeline.observe_between_pages(now)?.map(Some)),
+                false => Ok(Ok(None)),
             }
         })?;
         observed.or_else(|Nanos(wait)| {

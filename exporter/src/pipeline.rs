@@ -181,9 +181,15 @@ impl<S: AccountSource> Pipeline<S> {
         Some(self.scrapes.next(now)?.less(early))
     }
 
-    /// How long an evaluation should wait, so that it delays no page.
-    pub(crate) fn busy_for(&mut self, now: Nanos) -> Nanos {
-        self.scrapes.busy_for(now)
+    /// A new observation, or how long to wait with it where it would delay a page.
+    pub(crate) fn observe_between_pages(
+        &mut self,
+        now: Nanos,
+    ) -> Result<Result<Arc<Observation>, Nanos>, S::Error> {
+        match self.scrapes.busy_for(now) {
+            Nanos(0) => self.observe(now).map(Ok),
+            wait => Ok(Err(wait)),
+        }
     }
 
     /// Takes that sample, if there is none that the page could show.

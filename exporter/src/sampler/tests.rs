@@ -126,6 +126,22 @@ fn a_scrape_at_a_fixed_interval_finds_a_sample_that_was_taken_shortly_before() {
 }
 
 #[test]
+fn what_can_wait_is_sampled_after_a_page_that_it_would_delay() {
+    let mut pipeline = pipeline();
+    for second in [1, 2, 3] {
+        pipeline.page_at(at(second * 1_000));
+    }
+    let mut observed_at = |milliseconds| {
+        pipeline.source.now = at(milliseconds);
+        let observed = pipeline.observe_between_pages(at(milliseconds)).unwrap();
+        observed.map(|own| own.snapshot.taken_at)
+    };
+    assert_eq!(observed_at(3_500), Ok(at(3_500)));
+    assert_eq!(observed_at(3_850), Err(at(250)));
+    assert_eq!(observed_at(4_100), Ok(at(4_100)));
+}
+
+#[test]
 fn the_thread_takes_a_sample_before_an_expected_scrape() {
     let (sampled, samples) = channel();
     let chains = Arc::new(Chains::new(Settings::default()));
