@@ -33,6 +33,15 @@ static __always_inline struct cpu_victims *victims_on(__u32 cpu)
 	return cpu < MAX_CPUS ? &cpu_victims[cpu & (MAX_CPUS - 1)] : 0;
 }
 
+/* The slot that the thread has, if any, and the CPU's slots. */
+static __always_inline struct victim *slot_of(const struct thread *thread, struct cpu_victims **all)
+{
+	__u32 index = thread->slot - 1;
+
+	*all = victims_on(thread->slot_cpu);
+	return *all && index < MAX_VICTIMS ? &(*all)->slots[index] : 0;
+}
+
 /* Frees the slot of a thread, unless already free. */
 static __always_inline bool release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
 {
@@ -46,14 +55,13 @@ static __always_inline bool release_slot(struct cpu_victims *all, struct victim 
 VERIFIED_ONCE int free_slot(struct thread *thread, __u32 pid)
 {
 	struct cpu_victims *all;
-	__u32 index;
+	struct victim *slot;
 
 	if (!thread)
 		return 0;
-	all = victims_on(thread->slot_cpu);
-	index = thread->slot - 1;
-	if (all && index < MAX_VICTIMS)
-		release_slot(all, &all->slots[index], pid);
+	slot = slot_of(thread, &all);
+	if (slot)
+		release_slot(all, slot, pid);
 	thread->slot = 0;
 	return 0;
 }
@@ -136,14 +144,12 @@ VERIFIED_ONCE int await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 r
 VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason, __u64 now, __u64 ns)
 {
 	struct cpu_victims *all;
-	__u32 index;
+	struct victim *slot;
 
 	if (!thread)
 		return 0;
-	all = victims_on(thread->slot_cpu);
-	index = thread->slot - 1;
-	if (thread->slot && all && index < MAX_VICTIMS) {
-		struct victim *slot = &all->slots[index];
+	slot = slot_of(thread, &all);
+	if (slot) {
 		__u64 since = slot->since_ns;
 
 		thread->slot = 0;
@@ -164,11 +170,10 @@ VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason
 /* Whether the task that took the CPU from a preempted thread still has it: none was charged since. */
 static __always_inline bool has_still_cpu(const struct thread *thread)
 {
-	struct cpu_victims *all = victims_on(thread->slot_cpu);
-	__u32 index = thread->slot - 1;
+	struct cpu_victims *all;
+	struct victim *slot = slot_of(thread, &all);
 
-	return thread->off_reason == REASON_PREEMPTED && all && index < MAX_VICTIMS &&
-	       all->slots[index].since_ns == thread->off_since_ns;
+	return thread->off_reason == REASON_PREEMPTED && slot && slot->since_ns == thread->off_since_ns;
 }
 
 /* The thread goes on waiting, for another CPU. What is left of its wait for this one is charged to the task that took the CPU from it

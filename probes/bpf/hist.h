@@ -3,29 +3,42 @@
  * for the host. Needs the HIST_* constants and integer types. */
 #pragma once
 
-/* `bits` if the value needs more than so many, else 0; `log` is the logarithm of `bits`. Values are below 2^63. */
-static inline __attribute__((always_inline)) __u64 bits_above(__u64 value, __u32 log)
-{
-	__u64 difference = (1ULL << (1 << log)) - 1 - value;
-
-	/* Hides that its sign is a comparison, which is compiled to a branch. */
-	asm volatile("" : "+r"(difference));
-	return difference >> 63 << log;
-}
-
-/* log2, rounded down, of a non-zero value below 2^63. BPF has no count-leading-zeros instruction. Without branches: the
- * verifier follows each combination of those through all that comes after. */
+/* log2, rounded down, of a non-zero value. BPF has no count-leading-zeros instruction. */
 static inline __attribute__((always_inline)) __u32 floor_log2(__u64 value)
 {
-	__u64 log = 0, bits;
+	__u32 log = 0;
+	__u32 low = value >> 32;
 
-#pragma unroll
-	for (int step = 5; step > 0; step--) {
-		bits = bits_above(value, step);
-		value >>= bits;
-		log += bits;
+	if (low)
+		log = 32;
+	else
+		low = value;
+	if (low >> 16) {
+		log += 16;
+		low >>= 16;
 	}
-	return log + (value >> 1);
+	if (low >> 8) {
+		log += 8;
+		low >>= 8;
+	}
+	if (low >> 4) {
+		log += 4;
+		low >>= 4;
+	}
+	if (low >> 2) {
+		log += 2;
+		low >>= 2;
+	}
+	return log + (low >> 1);
+}
+
+/* The same number, unknown to the verifier: it knows no number that is combined with an unknown one, and would follow each
+ * way through the branches above through all that comes after. Those cost less than to do without. */
+static inline __attribute__((always_inline)) __u32 hidden(__u32 number, __u32 unknown)
+{
+	number ^= unknown;
+	asm volatile("" : "+r"(number));
+	return number ^ unknown;
 }
 
 static inline __attribute__((always_inline)) __u32 hdr_slot(__u64 ns)
@@ -34,9 +47,9 @@ static inline __attribute__((always_inline)) __u32 hdr_slot(__u64 ns)
 
 	if (ns < HIST_UNIT_SLOTS)
 		return ns;
-	if (ns >> HIST_MAX_EXPONENT)
+	exponent = hidden(floor_log2(ns), ns);
+	if (exponent >= HIST_MAX_EXPONENT)
 		return SLOTS - 1;
-	exponent = floor_log2(ns);
 	return HIST_UNIT_SLOTS + (exponent - HIST_UNIT_SHIFT) * HIST_SUB_SLOTS +
 	       (__u32)(ns >> (exponent - (HIST_UNIT_SHIFT - 1))) - HIST_SUB_SLOTS;
 }

@@ -173,28 +173,11 @@ struct sock {
 	struct bpf_local_storage *sk_bpf_storage;
 };
 
-struct seq_file {
-	unsigned long count;
-};
-
-struct bpf_iter_meta {
-	struct seq_file *seq;
-};
-
-struct bpf_iter__task {
-	struct bpf_iter_meta *meta;
-	struct task_struct *task;
-};
-
 struct linux_binprm {
 	int argc;
 };
 
-#if defined(__TARGET_ARCH_x86)
-struct pt_regs {
-	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
-};
-#elif defined(__TARGET_ARCH_arm64)
+#if defined(__TARGET_ARCH_arm64)
 struct user_pt_regs {
 	__u64 regs[31];
 	__u64 sp;
@@ -209,3 +192,22 @@ struct pt_regs {
 #endif
 
 #pragma clang attribute pop
+
+/* These are not relocated, as the kernel does not move what others read: iterators' contexts, and registers (PTRACE_GETREGS). To
+ * find a type takes libbpf a search through all of the kernel's. */
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+#endif

@@ -1,8 +1,8 @@
 //! Measures the cost of a call probe hit: trap, program and return, as seen by a thread.
 //!
 //! Attaches the real programs to a function with the prologue of NVIDIA's libraries, and counts the daemon's own calls as
-//! warm launches meanwhile. Batches with and without probe alternate in a few bursts; the result is the lower quartile of
-//! their differences in the fastest burst, since other load only makes calls slower.
+//! warm launches meanwhile. Batches with and without probe alternate in bursts, until two are alike or there were a few; the result is
+//! the lower quartile of their differences in the fastest burst, since other load only makes calls slower.
 
 use std::arch::naked_asm;
 use std::hint::black_box;
@@ -19,12 +19,17 @@ use crate::launch_control::budget::HitCost;
 use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 
-/// Bursts, pairs of batches per burst, and calls per batch: 3 ms of calls at 1 us each.
+/// Bursts at most, pairs of batches per burst, and calls per batch: 3 ms of calls at 1 us each.
 const BURSTS: usize = 3;
 const BATCHES: usize = 9;
 const CALLS: u32 = 110;
+/// Where calls are slower, as in an emulator, a burst is so long, but has so many pairs of batches.
+const BURST: Duration = Duration::from_millis(3);
+const LEAST_BATCHES: usize = 3;
 /// Pause between bursts.
 const PAUSE: Duration = Duration::from_millis(8);
+/// Two bursts that differ by at most so much had the CPU to themselves.
+const ALIKE: f64 = 0.02;
 /// The op that is simulated.
 const OP: &str = "cudaLaunchKernel";
 /// The kernel that is launched.
@@ -100,19 +105,31 @@ pub(crate) fn hit_cost(
     let mut links = Vec::new();
     let probes = [(file_offset(probed)?, cookie)];
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
-    let burst = |number| {
-        if number > 0 {
-            std::thread::sleep(PAUSE);
-        }
+    let burst = || {
+        let began = Instant::now();
         batch(probed);
-        lower_quartile((0..BATCHES).map(|_| batch(probed) - batch(plain)).collect())
+        let wanted = |done: &usize| *done < LEAST_BATCHES || began.elapsed() < BURST;
+        let difference = |_| batch(probed) - batch(plain);
+        lower_quartile((0..BATCHES).take_while(wanted).map(difference).collect())
     };
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "above zero, and far less than the type holds"
     )]
-    let cost = || Nanos((0..BURSTS).map(burst).fold(f64::INFINITY, f64::min).max(1.0) as u64);
+    let cost = || {
+        let mut least = burst();
+        for _ in 1..BURSTS {
+            std::thread::sleep(PAUSE);
+            let next = burst();
+            let is_alike = (next - least).abs() <= ALIKE * least;
+            least = least.min(next);
+            if is_alike {
+                break;
+            }
+        }
+        Nanos(least.max(1.0) as u64)
+    };
     modes.calibrate(Calibrate::Timed)?;
     let timed = cost();
     modes.calibrate(Calibrate::Counted)?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use libbpf_rs::btf::types::{Enum, Func, FuncProto, Ptr, Struct, Typedef};
-use libbpf_rs::btf::{Btf, BtfKind, ReferencesType as _};
+use libbpf_rs::btf::{Btf, ReferencesType as _};
 
 /// Where the kernel publishes its types.
 pub const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -93,14 +93,15 @@ impl Features {
     }
 
     pub(crate) fn of(btf: &Btf<'_>) -> Self {
+        let attach_types = btf.type_by_name::<Enum<'_>>("bpf_attach_type");
         let has_attach_type = |name: &str| {
-            btf.type_by_kind::<Enum<'_>>().any(|e| {
-                e.kind() == BtfKind::Enum && e.iter().any(|m| m.name.is_some_and(|n| n == name))
-            })
+            attach_types
+                .as_ref()
+                .is_some_and(|e| e.iter().any(|m| m.name.is_some_and(|n| n == name)))
         };
         Self {
-            session: btf.type_by_name::<Func<'_>>("bpf_session_is_return").is_some()
-                && has_attach_type("BPF_TRACE_UPROBE_SESSION"),
+            session: has_attach_type("BPF_TRACE_UPROBE_SESSION")
+                && btf.type_by_name::<Func<'_>>("bpf_session_is_return").is_some(),
             multi: has_attach_type("BPF_TRACE_UPROBE_MULTI"),
             map_allocator: btf.type_by_name::<Struct<'_>>("bpf_mem_alloc").is_some(),
         }

@@ -21,7 +21,7 @@ pub(super) fn is_unusable(btf: &Btf<'_>) -> bool {
             &read("/sys/kernel/debug/sched/preempt"),
             &read("/proc/cmdline"),
         );
-    refuses_lookups || (allocates_without_waiting(btf) && lacks_cmpxchg16b(&read("/proc/cpuinfo")))
+    refuses_lookups || (lacks_cmpxchg16b(&read("/proc/cpuinfo")) && allocates_without_waiting(btf))
 }
 
 /// Major and minor number.
