@@ -17,6 +17,19 @@ int empty_session(struct pt_regs *ctx)
 	return 0;
 }
 
+/* For calls and returns each. */
+SEC("uprobe.multi")
+int empty_multi(struct pt_regs *ctx)
+{
+	return 0;
+}
+
+SEC("uprobe")
+int empty_perf(struct pt_regs *ctx)
+{
+	return 0;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(empty_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {

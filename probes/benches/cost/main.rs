@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::Tgid;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_probes::feature::AttachMode;
 use gpucause_probes::verdict::Verdict as HostVerdict;
 use gpucause_probes::{Options, Probes, registry::Verdict};
 
@@ -26,15 +27,22 @@ use rival::Rival;
 const ROUNDS: usize = 9;
 const CALLS: u64 = 300_000;
 const SWITCHES: u64 = 200_000;
+const HIT_ROUNDS: usize = 3;
+const HITS: u64 = 20_000;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
-    match (arguments.next().as_deref(), arguments.next().and_then(|n| n.parse().ok())) {
+    let (task, argument) = (arguments.next(), arguments.next());
+    match (task.as_deref(), argument.as_deref().and_then(|n| n.parse().ok())) {
         (Some("call"), Some(count)) => return caller::run(count),
         (Some("real"), Some(count)) => return caller::run_real(count),
         (Some("switch"), Some(count)) => return switcher::run(count),
         _ => {}
+    }
+    if let ("hit", Some(mode)) = (task.as_deref().unwrap_or_default(), argument) {
+        let known = AttachMode::ALL.into_iter().find(|known| known.label() == mode);
+        return hit(known.with_context(|| format!("no mode {mode}"))?);
     }
     let one = calls()?;
     real::run(one)?;
@@ -87,31 +95,7 @@ fn calls() -> Result<f64> {
             let _rival = Rival::calls("empty_session")?;
             empty.runs.push(child.go()?);
         }
-        {
-            let probes = Probes::start(Options::default())?;
-            let child = Child::start("call", CALLS)?;
-            await_attached(&probes).context("gpucause did not attach to this program")?;
-            let pid = child.tgid();
-            ours.runs.push(std::thread::scope(|scope| {
-                let timing = scope.spawn(|| time_kernel(&probes, pid));
-                let took = child.go();
-                timing.join().map_err(|_| anyhow::anyhow!("the kernel was not timed"))??;
-                took
-            })?);
-            let counted: u64 = probes
-                .snapshot()?
-                .processes
-                .iter()
-                .filter(|process| process.tgid == pid)
-                .flat_map(|p| &p.calls)
-                .map(|c| c.durations.count())
-                .sum();
-            ensure!(counted == CALLS, "{counted} of {CALLS} calls were counted");
-            let processes = probes.snapshot()?.processes;
-            let of_child = processes.iter().filter(|process| process.tgid == pid);
-            let timed: u64 = of_child.flat_map(|p| &p.launch_times).map(|t| t.1.count()).sum();
-            ensure!(timed > CALLS / 2, "{timed} of {CALLS} launches were timed by kernel");
-        }
+        ours.runs.push(observed_calls()?);
         {
             let child = Child::start("call", CALLS)?;
             let rival = Rival::calls("ring_session")?;
@@ -128,6 +112,59 @@ fn calls() -> Result<f64> {
     println!("  gpucause / ring buffer {:.2}   (must be <= 0.50)", net(&ours) / net(&ring));
     println!("  the ring buffer lost {lost} of {} calls, gpucause none", CALLS * ROUNDS as u64);
     Ok(net(&ours))
+}
+
+/// What a call takes that gpucause observes, and of whose kernel the launches are timed apart.
+fn observed_calls() -> Result<f64> {
+    let probes = Probes::start(Options::default())?;
+    let child = Child::start("call", CALLS)?;
+    await_attached(&probes).context("gpucause did not attach to this program")?;
+    let pid = child.tgid();
+    let took = std::thread::scope(|scope| {
+        let timing = scope.spawn(|| time_kernel(&probes, pid));
+        let took = child.go();
+        timing.join().map_err(|_| anyhow::anyhow!("the kernel was not timed"))??;
+        took
+    })?;
+    ensure_counted(&probes, pid, CALLS)?;
+    let processes = probes.snapshot()?.processes;
+    let of_child = processes.iter().filter(|process| process.tgid == pid);
+    let timed: u64 = of_child.flat_map(|p| &p.launch_times).map(|t| t.1.count()).sum();
+    ensure!(timed > CALLS / 2, "{timed} of {CALLS} launches were timed by kernel");
+    Ok(took)
+}
+
+fn ensure_counted(probes: &Probes, pid: Tgid, calls: u64) -> Result<()> {
+    let processes = probes.snapshot()?.processes;
+    let of_child = processes.iter().filter(|process| process.tgid == pid);
+    let counted: u64 = of_child.flat_map(|p| &p.calls).map(|c| c.durations.count()).sum();
+    ensure!(counted == calls, "{counted} of {calls} calls were counted");
+    Ok(())
+}
+
+/// What a call takes in this mode, relative to one with an empty program: for `make test-kernels`.
+fn hit(mode: AttachMode) -> Result<()> {
+    let (mut plain, mut empty, mut ours) =
+        (Series::new("no probe"), Series::new("empty"), Series::new("gpucause"));
+    for _ in 0..HIT_ROUNDS {
+        plain.runs.push(Child::start("call", HITS)?.go()?);
+        let child = Child::start("call", HITS)?;
+        let rival = Rival::empty(mode)?;
+        empty.runs.push(child.go()?);
+        drop(rival);
+        let probes = Probes::start(Options { mode: Some(mode), ..Options::default() })?;
+        let child = Child::start("call", HITS)?;
+        await_attached(&probes).context("gpucause did not attach to this program")?;
+        let pid = child.tgid();
+        ours.runs.push(child.go()?);
+        ensure_counted(&probes, pid, HITS)?;
+    }
+    for series in [&plain, &empty, &ours] {
+        series.report("call");
+    }
+    let net = |series: &Series| series.median() - plain.median();
+    println!("COST {} {:.2}", mode.label(), net(&ours) / net(&empty));
+    Ok(())
 }
 
 /// Has the child's kernel timed apart as soon as it is launched, as the daemon has the hottest.

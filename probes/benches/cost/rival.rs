@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,9 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use gpucause_probes::elf::read_library;
+use gpucause_probes::feature::AttachMode;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{
-    Link, MapCore as _, MapHandle, Object, ObjectBuilder, RingBufferBuilder, UprobeMultiOpts,
+    Link, MapCore as _, MapHandle, Object, ObjectBuilder, ProgramMut, RingBufferBuilder,
+    UprobeMultiOpts, UprobeOpts,
 };
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
@@ -39,16 +42,39 @@ impl Rival {
     /// On this program's own `cudaLaunchKernel`.
     pub(crate) fn calls(program: &str) -> Result<Self> {
         let object = Self::load(&[program])?;
-        let path = std::env::current_exe()?;
-        let image = read_library(&File::open(&path)?)?;
-        let offsets = image.sites.iter().map(|site| site.offset as usize).collect();
-        let options = UprobeMultiOpts { offsets, session: true, ..UprobeMultiOpts::default() };
-        let link = object
-            .progs_mut()
-            .find(|candidate| candidate.name() == program)
-            .context("no such program")?
-            .attach_uprobe_multi_with_opts(-1, path, "", options)?;
-        Ok(Self { object, _links: vec![link] })
+        let options = UprobeMultiOpts { session: true, ..UprobeMultiOpts::default() };
+        let links = vec![attach_multi(&object, program, options)?];
+        Ok(Self { object, _links: links })
+    }
+
+    /// An empty program, attached there in this mode.
+    pub(crate) fn empty(mode: AttachMode) -> Result<Self> {
+        let mut links = Vec::new();
+        let program = match mode {
+            AttachMode::Session => return Self::calls("empty_session"),
+            AttachMode::Multi => "empty_multi",
+            AttachMode::Perf => "empty_perf",
+        };
+        let object = Self::load(&[program])?;
+        for retprobe in [false, true] {
+            if mode == AttachMode::Multi {
+                let options = UprobeMultiOpts { retprobe, ..UprobeMultiOpts::default() };
+                links.push(attach_multi(&object, program, options)?);
+            } else {
+                let options = UprobeOpts { retprobe, ..UprobeOpts::default() };
+                let (path, offsets) = sites()?;
+                let program = find(&object, program)?;
+                for offset in offsets {
+                    links.push(program.attach_uprobe_with_opts(
+                        -1,
+                        &path,
+                        offset,
+                        options.clone(),
+                    )?);
+                }
+            }
+        }
+        Ok(Self { object, _links: links })
     }
 
     /// On the scheduler.
@@ -89,6 +115,23 @@ impl Rival {
         });
         Ok(Reader { stop, seen, thread })
     }
+}
+
+/// This program, and where its functions are that are probed.
+fn sites() -> Result<(PathBuf, Vec<usize>)> {
+    let path = std::env::current_exe()?;
+    let image = read_library(&File::open(&path)?)?;
+    Ok((path, image.sites.iter().map(|site| site.offset as usize).collect()))
+}
+
+fn find<'a>(object: &'a Object, program: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|candidate| candidate.name() == program).context("no such program")
+}
+
+fn attach_multi(object: &Object, program: &str, options: UprobeMultiOpts) -> Result<Link> {
+    let (path, offsets) = sites()?;
+    let options = UprobeMultiOpts { offsets, ..options };
+    Ok(find(object, program)?.attach_uprobe_multi_with_opts(-1, path, "", options)?)
 }
 
 /// A live reader of the ring buffer.
