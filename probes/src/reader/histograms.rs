@@ -41,6 +41,17 @@ fn find(known: &[(Whole, Slots)], whole: Whole) -> Option<&Slots> {
     position(known, whole).and_then(|at| known.get(at)).map(|(_, slots)| slots)
 }
 
+/// The same for one histogram after the other in their order: `known` loses what comes before.
+fn next<'a>(known: &mut &'a [(Whole, Slots)], whole: Whole) -> Option<&'a Slots> {
+    while let [(first, slots), rest @ ..] = *known {
+        if *first >= whole {
+            return (*first == whole).then_some(slots);
+        }
+        *known = rest;
+    }
+    None
+}
+
 /// A decoded chunk.
 struct Chunk {
     key: HistKey,
@@ -62,6 +73,13 @@ impl Chunk {
     const fn whole(&self) -> Whole {
         whole(&self.key)
     }
+
+    /// As histograms are ordered, and within one by chunk number.
+    fn order(&self) -> u128 {
+        let HistKey { proc_id, kind, a, b, chunk } = self.key;
+        let of_process = [kind, a, b, chunk];
+        of_process.into_iter().fold(proc_id.into(), |order, part| order << 16 | u128::from(part))
+    }
 }
 
 const fn whole(key: &HistKey) -> Whole {
@@ -81,15 +99,19 @@ impl Reader {
             chunks.push(Chunk::of(key, &record, &mut encoder, &mut arena));
         })?;
         // Maps are unordered.
-        chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
-        chunks.dedup_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
+        chunks.sort_unstable_by_key(Chunk::order);
+        chunks.dedup_by_key(|chunk| chunk.order());
         let (mut read, mut beside) = (Vec::with_capacity(known.len()), Vec::new());
+        let mut rest = known.as_slice();
         for of_process in chunks.chunk_by(|a, b| a.key.proc_id == b.key.proc_id) {
             let id = of_process.first().map(|chunk| chunk.key.proc_id);
             let Some(process) = id.and_then(|id| processes.get_mut(&id)) else { continue };
-            for of_whole in of_process.chunk_by(|a, b| a.whole() == b.whole()) {
+            let wholes = of_process.chunk_by(|a, b| a.whole() == b.whole());
+            let keys = wholes.clone().filter_map(<[Chunk]>::first).map(|chunk| chunk.key);
+            process.calls.reserve_exact(keys.filter(is_of_calls).count());
+            for of_whole in wholes {
                 let Some(key) = of_whole.first().map(|chunk| chunk.key) else { continue };
-                let known = find(&known, whole(&key));
+                let known = next(&mut rest, whole(&key));
                 let histogram = joined(of_whole, &arena, &mut encoder, known);
                 read.push((whole(&key), histogram.slots.clone()));
                 put(process, &key, histogram);
@@ -143,6 +165,11 @@ fn add_stalled(call: &mut CallSnapshot, encoder: &mut Encoder, known: Option<&Sl
     durations.max = durations.max.max(stalled.max);
 }
 
+/// Whether a histogram is of calls that never left the CPU, as nearly all calls have some.
+const fn is_of_calls(key: &HistKey) -> bool {
+    key.kind == HistKind::Call as u16 && key.b & CALL_STALLED == 0
+}
+
 /// The flags of calls that never left the CPU.
 const fn flags(call: &CallSnapshot) -> u16 {
     (if call.cold { CALL_COLD } else { 0 }) | (if call.nested { CALL_NESTED } else { 0 })
@@ -180,5 +207,49 @@ fn put(process: &mut ProcessSnapshot, key: &HistKey, whole: Histogram) {
         Some(HistKind::LaunchGap) => process.launch_gap = whole,
         Some(HistKind::Runqueue) => process.runqueue.extend(role().map(|role| (role, whole))),
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    fn chunk(&(whole, chunk): &(Whole, u16)) -> Chunk {
+        let (proc_id, kind, a, b) = whole;
+        let key = HistKey { proc_id, kind, a, b, chunk };
+        let record = HistRecord { sum_ns: 0, max_ns: 0, slots: [0; CHUNK_SLOTS] };
+        Chunk::of(key, &record, &mut Encoder::default(), &mut Arena::default())
+    }
+
+    /// Of a chunk: most pairs have parts in common.
+    fn identity() -> impl Strategy<Value = (Whole, u16)> {
+        let part = || select(vec![0, 1, 255, 256, u16::MAX]);
+        ((select(vec![0, 1, 256, u32::MAX]), part(), part(), part()), 0..8u16)
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_in_the_order_of_their_histograms(
+            one in identity(),
+            other in identity(),
+        ) {
+            prop_assert_eq!(chunk(&one).order().cmp(&chunk(&other).order()), one.cmp(&other));
+        }
+
+        #[test]
+        fn one_after_the_other_histograms_are_found_as_by_search(
+            known in btree_set((0..4u32, 0..4u16), 0..16),
+            sought in btree_set((0..4u32, 0..4u16), 0..16),
+        ) {
+            let whole = |&(id, kind): &(u32, u16)| (id, kind, 0, 0);
+            let known: Vec<_> = known.iter().map(|key| (whole(key), Slots::default())).collect();
+            let mut rest = known.as_slice();
+            for key in sought.iter().map(whole) {
+                prop_assert_eq!(next(&mut rest, key).is_some(), find(&known, key).is_some());
+            }
+        }
     }
 }
