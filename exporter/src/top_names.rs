@@ -4,6 +4,7 @@
 //! the time that was added to `other` stays there. Rates are always right; sums since the start may count such time twice.
 
 use gpucause_abi::Nanos;
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -37,6 +38,14 @@ impl<K: Clone + Eq + Hash + Ord> TopNames<K> {
         }
         self.last.clone_from(totals);
         (top, self.other)
+    }
+
+    /// The name as of the last update, to be shared.
+    pub fn known<Q: Hash + Eq + ?Sized>(&self, name: &Q) -> Option<K>
+    where
+        K: Borrow<Q>,
+    {
+        self.last.get_key_value(name).map(|(name, _)| name.clone())
     }
 
     /// Times that a name was added to `other`.

@@ -84,12 +84,15 @@ impl ProcessNames {
         let mut preempted: HashMap<Arc<str>, Nanos> = HashMap::new();
         let mut blocked: HashMap<Reason, HashMap<Arc<str>, Nanos>> = HashMap::new();
         for wait in waits {
-            let name: Arc<str> = task_name(&wait.on.to_text()).into();
-            let total = match wait.reason {
-                Reason::Preempted | Reason::Runqueue => preempted.entry(name).or_default(),
-                reason => blocked.entry(reason).or_default().entry(name).or_default(),
+            let text = wait.on.to_text();
+            let (names, totals) = match wait.reason {
+                Reason::Preempted | Reason::Runqueue => (&self.preempted_by, &mut preempted),
+                reason => (
+                    &*self.blocked_on.entry(reason).or_default(),
+                    blocked.entry(reason).or_default(),
+                ),
             };
-            total.0 += wait.total.0;
+            add(totals, names, task_name(&text), wait.total);
         }
         let preempted_by = exported(&mut self.preempted_by, preempted, limit);
         let mut blocked_on = Vec::new();
@@ -105,6 +108,15 @@ impl ProcessNames {
         let blocked = self.blocked_on.values().map(TopNames::aggregated).sum();
         (self.preempted_by.aggregated(), blocked)
     }
+}
+
+/// Adds to the time of a name, which names of the last update share.
+fn add(totals: &mut HashMap<Arc<str>, Nanos>, names: &TopNames<Arc<str>>, name: &str, time: Nanos) {
+    if let Some(total) = totals.get_mut(name) {
+        total.0 += time.0;
+        return;
+    }
+    totals.insert(names.known(name).unwrap_or_else(|| name.into()), time);
 }
 
 /// The names with the most time, and the others. A task that is itself called `other` is always one of the others: were it

@@ -27,7 +27,10 @@ impl DeviceName {
 fn one_line(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    if text.contains(char::is_control) {
+        return text.replace(char::is_control, "?");
+    }
+    text.into_owned()
 }
 
 #[cfg(test)]
