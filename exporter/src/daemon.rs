@@ -299,11 +299,12 @@ impl Daemon {
         })
     }
 
-    /// As [`observe_any`](Self::observe_any), but not at once where that would delay a page: scrapes and evaluations have intervals
-    /// that would make it each time, or never.
+    /// As [`observe_any`](Self::observe_any), but not at once where that would delay a page: both have fixed intervals, so that an
+    /// evaluation would fall on each page or on none.
     fn observe_between_pages(&self) -> Result<Option<Arc<Observation>>, SampleError> {
-        let now = monotonic_now();
-        let observed = self.sampler.call(move |pipeline| {
+        let observed = self.sampler.call(|pipeline| {
+            // Later than the call by the page that was made meanwhile.
+            let now = monotonic_now();
             match pipeline.source.shared.probes.observes_any()? {
                 true => Ok(pipeline.observe_between_pages(now)?.map(Some)),
                 false => Ok(Ok(None)),

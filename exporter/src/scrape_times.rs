@@ -10,7 +10,7 @@ const MOST: usize = 64;
 const SHORTEST: Nanos = Nanos(900_000_000);
 /// By how much an interval may differ from the one before.
 const JITTER: Nanos = Nanos(10_000_000);
-/// What begins so long before a scrape may not be done when the sample for it is to be taken.
+/// An evaluation takes up to so long, and must have ended when the sample for a scrape is due.
 const BEFORE: Nanos = Nanos(200_000_000);
 /// Time that a large page takes.
 const PAGE: Nanos = Nanos(100_000_000);
@@ -58,7 +58,7 @@ impl ScrapeTimes {
         self.served = self.expected.pop_front().or(self.served);
     }
 
-    /// How long what can wait should, so that it delays no page: until after one that is being made, or is expected soon.
+    /// How long to delay an evaluation so that it delays no page: until after one that is being made, or is expected soon.
     pub(crate) fn busy_for(&mut self, now: Nanos) -> Nanos {
         let expected = self.next(now).filter(|at| at.less(now) <= BEFORE);
         let pages = [expected, self.served, self.requests.back().copied()];

@@ -67,7 +67,7 @@ static __always_inline void name_task(struct other_task *other, struct task_stru
 	bpf_probe_read_kernel(other->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
 }
 
-/* The same of the running task, which sched_switch is about to take off the CPU. */
+/* Names the running task: the one that leaves the CPU at a switch, or the waker. */
 VERIFIED_ONCE int name_current(struct other_task *other, __u32 own_tgid, __u32 proc_id)
 {
 	if (other)

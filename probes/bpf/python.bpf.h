@@ -44,7 +44,8 @@ static long next_thread(__u64 index, void *context)
 	return 0;
 }
 
-/* The interpreter's record of the running thread, or 0. The verifier would follow each turn of a loop in the language. */
+/* The interpreter's record of the running thread, or 0. By `bpf_loop`, since the verifier would
+ * follow each turn of a loop of C. */
 static __noinline __u64 python_thread(const struct python_layout *layout)
 {
 	struct python_search search = { .layout = layout, .self = thread_pointer() };

@@ -18,7 +18,8 @@ MAP(ring, ARRAY, BPF_F_MMAPABLE, 1, __u32, struct event);
 /* Recorded processes, when not all are. */
 MAP(recorded, HASH, BPF_F_NO_PREALLOC, 4096, __u32, __u32);
 
-/* Programs without a ring are loaded without the code that this guards. */
+/* Programs without a ring are loaded without the code that this guards. Before Linux 6.8 the verifier looks at functions that nothing
+ * calls, too. */
 static __always_inline bool is_recording(void)
 {
 	return settings.ring_slots && recording.on;

@@ -147,7 +147,7 @@ VERIFIED_ONCE int note_reason(struct thread *thread)
 	return 0;
 }
 
-/* The running task, which sched_switch is about to take off the CPU. */
+/* Begins the time off the CPU of the running task: `sched_switch` is about to put `next` there. */
 static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now, struct task_struct *next)
 {
 	struct thread *thread = tracked_thread(task, tgid);

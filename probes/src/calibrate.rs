@@ -23,12 +23,12 @@ use crate::mapped::executable_mappings;
 const BURSTS: usize = 3;
 const BATCHES: usize = 9;
 const CALLS: u32 = 110;
-/// Where calls are slower, as in an emulator, a burst is so long, but has so many pairs of batches.
+/// Where calls are slower, as in an emulator, a burst ends after this time, but not before this many pairs of batches.
 const BURST: Duration = Duration::from_millis(3);
-const LEAST_BATCHES: usize = 3;
+const LEAST_BATCHES: usize = 5;
 /// Pause between bursts.
 const PAUSE: Duration = Duration::from_millis(8);
-/// Two bursts that differ by at most so much had the CPU to themselves.
+/// Two bursts that differ by at most so much need no third.
 const ALIKE: f64 = 0.02;
 /// The op that is simulated.
 const OP: &str = "cudaLaunchKernel";
@@ -46,6 +46,8 @@ pub(crate) enum CalibrationError {
     Mappings(io::Error),
     #[error("the measured function is in no file")]
     NoFile,
+    #[error("other load slowed down calls without the probe")]
+    Disturbed,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -96,6 +98,27 @@ fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
+/// The result of the fastest burst, of at least 1; none where no call took longer with the probe than without.
+fn fastest(burst: impl Fn() -> f64, pause: impl Fn()) -> Option<f64> {
+    let mut least = None::<f64>;
+    for number in 0..BURSTS {
+        if number > 0 {
+            pause();
+        }
+        let next = burst();
+        // Less where other load slowed calls without the probe down.
+        if next < 1.0 {
+            continue;
+        }
+        let is_alike = least.is_some_and(|least| (next - least).abs() <= ALIKE * least);
+        least = Some(least.map_or(next, |least| least.min(next)));
+        if is_alike {
+            break;
+        }
+    }
+    least
+}
+
 /// Measures the cost. The caller removes this process from the accounts and closes the links, which takes time.
 pub(crate) fn hit_cost(
     call_probes: &CallProbes,
@@ -118,22 +141,41 @@ pub(crate) fn hit_cost(
         reason = "above zero, and far less than the type holds"
     )]
     let cost = || {
-        let mut least = burst();
-        for _ in 1..BURSTS {
-            std::thread::sleep(PAUSE);
-            let next = burst();
-            let is_alike = (next - least).abs() <= ALIKE * least;
-            least = least.min(next);
-            if is_alike {
-                break;
-            }
-        }
-        Nanos(least.max(1.0) as u64)
+        let pause = || std::thread::sleep(PAUSE);
+        fastest(burst, pause).map(|ns| Nanos(ns as u64)).ok_or(CalibrationError::Disturbed)
     };
     modes.calibrate(Calibrate::Timed)?;
     let timed = cost();
     modes.calibrate(Calibrate::Counted)?;
-    let counted = cost().min(timed);
+    let counted = cost();
     modes.calibrate(Calibrate::Off)?;
+    let timed = timed?;
+    let counted = counted?.min(timed);
     Ok((HitCost { timed, counted }, links))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The result for bursts with these results, and how many of them there were.
+    fn measured(bursts: [f64; BURSTS]) -> (Option<f64>, usize) {
+        let made = Cell::new(0);
+        let burst = || bursts[made.replace(made.get() + 1)];
+        (fastest(burst, || ()), made.get())
+    }
+
+    #[test]
+    fn bursts_end_when_two_are_alike_and_the_fastest_counts() {
+        assert_eq!(measured([500.0, 495.0, 1.0]), (Some(495.0), 2));
+        assert_eq!(measured([900.0, 500.0, 700.0]), (Some(500.0), 3));
+    }
+
+    #[test]
+    fn a_burst_that_other_load_spoiled_does_not_count() {
+        assert_eq!(measured([-300.0, 500.0, 502.0]), (Some(500.0), 3));
+        assert_eq!(measured([-300.0, 0.0, -1.0]), (None, 3));
+    }
 }

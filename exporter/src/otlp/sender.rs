@@ -136,8 +136,7 @@ impl Sender {
                 let Some(client) = client else { return Ok(None) };
                 let headers = settings.headers();
                 let headers = headers.map_err(|error| Failed::new(Failure::Settings, &error))?;
-                let first = next(&log)?;
-                Ok(Some((client, all_headers(headers), first)))
+                Ok(Some((client, all_headers(headers), next(&log))))
             })
         };
         let Some((client, headers, first)) = joined(prepared.await)? else { return Ok(()) };
@@ -194,11 +193,11 @@ async fn send_batches(
     log: &Arc<ChainLog>,
     client: &Client,
     headers: HeaderMap,
-    first: Option<Prepared>,
+    first: Result<Option<Prepared>, Failed>,
     settled: &mut u64,
 ) -> Result<(), Failed> {
     let mut conversation: Option<Conversation<'_>> = None;
-    let mut prepared = first;
+    let mut prepared = first?;
     while let Some((batch, body)) = prepared {
         let is_reused = conversation.is_some();
         let exchange = async {
@@ -225,13 +224,14 @@ async fn send_batches(
         let status = answer.status;
         let verdict = verdict(&answer, batch.records, SystemTime::now());
         let log = Arc::clone(log);
-        // A thread is not woken for each step.
+        // Both at once: each call wakes a thread.
         let settling = tokio::task::spawn_blocking(move || {
             settle(&log, &batch, verdict, status)?;
-            next(&log)
+            Ok(next(&log))
         });
-        prepared = joined(settling.await)?;
+        let following = joined(settling.await)?;
         *settled += 1;
+        prepared = following?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ const SECONDS: u64 = 100;
 const SPIN: f64 = 20e-6;
 /// How far a rate may be from the truth.
 const TOLERANCE: f64 = 0.03;
-/// The name of each program that is asked about. The exporter exports no others: other tests run beside this one.
+/// The name of each program that is asked about. The exporter exports no others, as other tests may run.
 const COMM: &str = "asked-about";
 
 fn shipped(path: &str) -> PathBuf {
