@@ -262,6 +262,9 @@ pub(crate) struct Rate {
     /// How long.
     #[arg(long, default_value_t = 5.0)]
     pub(crate) seconds: f64,
+    /// End sooner when a line is read after the start.
+    #[arg(long)]
+    pub(crate) stoppable: bool,
     /// Threads that call.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,

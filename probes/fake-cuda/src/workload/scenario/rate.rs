@@ -1,5 +1,8 @@
 //! Calls at a steady rate.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::{Result, bail};
 use gpucause_fake_cuda::clock;
 use serde_json::json;
@@ -23,6 +26,8 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
     let head = result("rate", &setup.libraries);
     let length = ns(options.seconds);
     let interval = 1_000_000_000 / share;
+    let stopped = Arc::new(AtomicBool::new(false));
+    let is_stopped = Arc::clone(&stopped);
     let threads = Threads::run(common, options.threads, move |barrier| {
         let mut caller = setup.caller();
         barrier.wait();
@@ -30,7 +35,7 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
         let mut made = 0;
         loop {
             let passed = clock::monotonic_ns() - start;
-            if passed >= length {
+            if passed >= length || is_stopped.load(Ordering::Relaxed) {
                 break;
             }
             let due = u64::try_from(u128::from(passed) * u128::from(share) / 1_000_000_000)?;
@@ -48,6 +53,13 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
             "truth": caller.truth(),
         }))
     })?;
+    if options.stoppable {
+        std::thread::spawn(move || {
+            // The end of the input is a stop, too.
+            let _ = std::io::stdin().read_line(&mut String::new());
+            stopped.store(true, Ordering::Relaxed);
+        });
+    }
     let report = join(head, totals(&threads.results()?));
     threads.finish(common, &report)
 }
