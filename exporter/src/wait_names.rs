@@ -84,7 +84,7 @@ impl ProcessNames {
         let mut preempted: HashMap<Arc<str>, Nanos> = HashMap::new();
         let mut blocked: HashMap<Reason, HashMap<Arc<str>, Nanos>> = HashMap::new();
         for wait in waits {
-            let text = wait.on.to_text();
+            let text = wait.on.text();
             let (names, totals) = match wait.reason {
                 Reason::Preempted | Reason::Runqueue => (&self.preempted_by, &mut preempted),
                 reason => (

@@ -1,5 +1,7 @@
 //! Names stored as bytes in the kernel.
 
+use std::borrow::Cow;
+
 use crate::record::{COMM_LEN, DEVICE_LEN};
 
 /// A task name: at most 15 bytes that the task chose itself, in no particular encoding.
@@ -8,8 +10,13 @@ pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
     /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
-    pub fn to_text(self) -> String {
+    pub fn text(&self) -> Cow<'_, str> {
         one_line(&self.0)
+    }
+
+    /// The same, to be kept.
+    pub fn to_text(self) -> String {
+        self.text().into_owned()
     }
 }
 
@@ -18,19 +25,19 @@ impl Comm {
 pub struct DeviceName(pub [u8; DEVICE_LEN]);
 
 impl DeviceName {
-    /// As text on one line, like [`Comm::to_text`].
+    /// As text on one line, like [`Comm::text`].
     pub fn to_text(self) -> String {
-        one_line(&self.0)
+        one_line(&self.0).into_owned()
     }
 }
 
-fn one_line(bytes: &[u8]) -> String {
+fn one_line(bytes: &[u8]) -> Cow<'_, str> {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
     if text.contains(char::is_control) {
-        return text.replace(char::is_control, "?");
+        return text.replace(char::is_control, "?").into();
     }
-    text.into_owned()
+    text
 }
 
 #[cfg(test)]
