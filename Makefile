@@ -131,7 +131,8 @@ debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
 # All with the same choice of packages and features, or each would build the dependencies again.
-bench: demo
+bench: tools
+	$(CARGO) build --release $(STAND_INS)
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench cost
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench daemon
 	$(CARGO) bench --workspace --features gpucause-probes/bench --bench page

@@ -38,9 +38,6 @@ pub struct Buckets {
 
 /// The bucket index of slot 1; slot 0 is the zero bucket. A bucket ends at 2^(index/8) s.
 const FIRST_INDEX: i32 = -239;
-/// Buckets from the first slot to the last one.
-const BUCKETS: usize = 297;
-
 /// The bucket of each slot, counted from the first.
 static BUCKET_OF_SLOT: LazyLock<[u16; SLOTS]> = LazyLock::new(|| std::array::from_fn(bucket_of));
 
@@ -71,39 +68,35 @@ impl Buckets {
         self.deltas.clear();
         self.zero_count = 0;
         let buckets = &*BUCKET_OF_SLOT;
-        // Cumulative counts of the buckets in use.
-        let (mut up_to, mut seen) = ([0u64; BUCKETS], 0);
-        let mut used = 0..0;
-        for (slot, count) in slots {
+        // The bucket that the last slot is of, and its count so far.
+        let (mut current, mut count) = (0, 0);
+        // The index behind the last complete bucket, and the count of that.
+        let (mut end, mut previous) = (0, 0);
+        for (slot, n) in slots {
             if slot == 0 {
-                self.zero_count = count;
+                self.zero_count = n;
                 continue;
             }
-            seen += count;
-            let bucket = usize::from(buckets[usize::from(slot).min(SLOTS - 1)]);
-            up_to[bucket] = seen;
-            used = if used.is_empty() { bucket..bucket + 1 } else { used.start..bucket + 1 };
-        }
-        // Of the current or next span.
-        let (mut offset, mut length) = (FIRST_INDEX + i32::try_from(used.start).unwrap_or(0), 0);
-        let (mut below, mut previous) = (0, 0);
-        for &seen in &up_to[used] {
-            if seen == 0 {
-                if length > 0 {
-                    self.spans.push(Span { offset, length });
-                    (offset, length) = (0, 0);
-                }
-                offset += 1;
-                continue;
+            let index = FIRST_INDEX + i32::from(buckets[usize::from(slot).min(SLOTS - 1)]);
+            if count > 0 && index != current {
+                self.push(current - end, count, previous);
+                (end, previous, count) = (current + 1, count, 0);
             }
-            length += 1;
-            let count = seen - below;
-            self.deltas.push(count.wrapping_sub(previous).cast_signed());
-            (below, previous) = (seen, count);
+            current = index;
+            count += n;
         }
-        if length > 0 {
-            self.spans.push(Span { offset, length });
+        if count > 0 {
+            self.push(current - end, count, previous);
         }
+    }
+
+    /// Appends the bucket so many behind the last one.
+    fn push(&mut self, offset: i32, count: u64, previous: u64) {
+        match self.spans.last_mut() {
+            Some(span) if offset == 0 => span.length += 1,
+            _ => self.spans.push(Span { offset, length: 1 }),
+        }
+        self.deltas.push(count.wrapping_sub(previous).cast_signed());
     }
 }
 

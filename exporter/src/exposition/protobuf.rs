@@ -178,15 +178,16 @@ fn histogram(
     native: &mut Buckets,
 ) {
     use field::{bucket, bucket_span, histogram};
-    let (at_most, total) = cumulate(&values.slots);
-    wire::integer(out, histogram::SAMPLE_COUNT, total);
+    wire::integer(out, histogram::SAMPLE_COUNT, values.count());
     wire::seconds(out, histogram::SAMPLE_SUM, values.sum);
-    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| has_buckets && bound.is_of(row));
-    for (bound, count) in finite {
-        wire::message(out, histogram::BUCKET, |out| {
-            wire::integer(out, bucket::CUMULATIVE_COUNT, count);
-            wire::seconds(out, bucket::UPPER_BOUND, bound.upper);
-        });
+    if has_buckets {
+        let (at_most, _) = cumulate(&values.slots);
+        for (bound, count) in BOUNDS.iter().zip(at_most).filter(|(bound, _)| bound.is_of(row)) {
+            wire::message(out, histogram::BUCKET, |out| {
+                wire::integer(out, bucket::CUMULATIVE_COUNT, count);
+                wire::seconds(out, bucket::UPPER_BOUND, bound.upper);
+            });
+        }
     }
     native.set(&values.slots);
     wire::signed(out, histogram::SCHEMA, SCHEMA.into());

@@ -59,7 +59,6 @@ fn no_slot_is_so_near_to_a_bound_that_rounding_could_move_it() {
 fn later_slots_go_into_later_buckets_without_gap() {
     let indices: Vec<i32> = (1..SLOTS).map(index_of).collect();
     assert!(indices.is_sorted());
-    assert_eq!(indices[SLOTS - 2] - indices[0] + 1, i32::try_from(BUCKETS).unwrap());
     assert!(indices[15..].windows(2).all(|two| two[1] - two[0] <= 1));
     let (begin, _) = bounds(indices[0]);
     assert!(begin >= ZERO_THRESHOLD * 1e9, "the zero bucket must not overlap");
