@@ -38,6 +38,7 @@ pub struct Buckets {
 
 /// The bucket index of slot 1; slot 0 is the zero bucket. A bucket ends at 2^(index/8) s.
 const FIRST_INDEX: i32 = -239;
+
 /// The bucket of each slot, counted from the first.
 static BUCKET_OF_SLOT: LazyLock<[u16; SLOTS]> = LazyLock::new(|| std::array::from_fn(bucket_of));
 
