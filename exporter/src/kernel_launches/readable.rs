@@ -39,6 +39,10 @@ mod tests {
     fn the_stub_of_a_kernel_has_the_name_of_the_kernel() {
         assert_eq!(text("__device_stub__Z9my_kernelPfi"), "my_kernel");
         assert_eq!(text("_Z24__device_stub__my_kernelPfi"), "my_kernel");
+        assert_eq!(
+            text("__device_stub__ZN2at1kIZNS_2goEvEUnvdl0_PFvvES1_1_EEvT_"),
+            "at::k<at::go()::{lambda()#1}>"
+        );
     }
 
     #[test]
