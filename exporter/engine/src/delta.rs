@@ -44,6 +44,9 @@ pub(crate) struct Delta<'a> {
 /// Largest unobserved share of a window whose launch count is taken as complete.
 const MAX_UNOBSERVED: f64 = 0.02;
 
+/// A thread that launched for less than this part of what another one did is no dispatcher thread any more.
+const RARELY: u64 = 100;
+
 /// Finds the matching entry of a previous list, first at the same index.
 fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T> {
     earlier
@@ -264,10 +267,23 @@ impl<'a> Delta<'a> {
         self.feeders().max_by_key(|thread| thread.fed)
     }
 
-    /// Time in which other dispatcher threads of the process worked: a thread loses nothing by waiting for them.
+    /// Time in which other dispatcher threads of the process worked, or were kept from it, which is their loss: a thread loses
+    /// nothing by waiting for them.
     pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
-        let others = self.threads().iter().filter(|other| other.feeds() && other.tid != thread.tid);
-        total(others.map(ThreadDelta::worked))
+        let most = self.threads().iter().map(|thread| thread.fed).max().unwrap_or_default();
+        let untimed = self.has_untimed_launches();
+        // Of launches that were not timed, the account of a thread has no trace.
+        let may_feed = |other: &ThreadDelta| untimed && other.fed.0 > most.0 / RARELY;
+        let others = self.threads().iter().filter(|other| other.tid != thread.tid);
+        let others = others.filter(|other| other.feeds() || may_feed(other));
+        let times = others.flat_map(|other| [other.busy(), other.busy_alike]);
+        total(times.chain([thread.busy_alike]))
+    }
+
+    fn has_untimed_launches(&self) -> bool {
+        let untimed = |launches: &LaunchSampling| (launches.untimed, launches.unobserved);
+        let baseline = self.baseline.map(|baseline| untimed(&baseline.launches));
+        self.now.map(|now| untimed(&now.launches)) > Some(baseline.unwrap_or_default())
     }
 }
 

@@ -1,12 +1,15 @@
 //! Activity of threads between two snapshots, including threads that ended.
 
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount};
-use gpucause_abi::state::{Phase, State};
+use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
 use crate::divide::{less, share};
+use crate::effect::total;
 
+/// Waits for work, a message or a time.
+const IDLE: [Reason; 5] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Sleep, Reason::Other];
 /// An account may exceed the window by this factor, since threads are not read at the same time; beyond it is discarded.
 const JITTER: f64 = 1.25;
 
@@ -18,6 +21,8 @@ pub(crate) struct ThreadDelta {
     pub(crate) time: TimeAccount,
     /// Total time in launches so far: decides which thread feeds the GPU when none does in the window.
     pub(crate) fed: Nanos,
+    /// Busy time of the other threads that this is the mean of: several that ended.
+    pub(crate) busy_alike: Nanos,
 }
 
 impl ThreadDelta {
@@ -36,10 +41,9 @@ impl ThreadDelta {
         launching(&self.time).0 > 0
     }
 
-    /// Time running, or waiting for the GPU.
-    pub(crate) fn worked(&self) -> Nanos {
-        let running = self.in_state(State::Running, |phase| phase != Phase::Sync);
-        Nanos(running.0 + self.in_phase(Phase::Sync).0)
+    /// Time in which it had something to do: all but waits for others.
+    pub(crate) fn busy(&self) -> Nanos {
+        busy(&self.time)
     }
 
     /// The account of a window; `None` if it is too long for it.
@@ -49,15 +53,21 @@ impl ThreadDelta {
             return None;
         }
         if wall <= window {
-            return Some(Self { tid, wall, time, fed });
+            return Some(Self { tid, wall, time, fed, busy_alike: Nanos(0) });
         }
         let time = share(time, window.0 as f64 / wall.0 as f64);
-        Some(Self { tid, wall: time.total(), time, fed })
+        Some(Self { tid, wall: time.total(), time, fed, busy_alike: Nanos(0) })
     }
 }
 
 fn in_phase(time: &TimeAccount, phase: Phase) -> Nanos {
     Nanos(State::all().fold(0, |all, state| all.saturating_add(time.at(phase, state).0)))
+}
+
+fn busy(time: &TimeAccount) -> Nanos {
+    let outside = || Phase::ALL.iter().filter(|&&phase| phase != Phase::Sync);
+    let idle = IDLE.map(|reason| total(outside().map(|&phase| time.at(phase, State::Off(reason)))));
+    time.total().less(total(idle.into_iter()))
 }
 
 fn launching(time: &TimeAccount) -> Nanos {
@@ -101,5 +111,6 @@ pub(super) fn ended(
     let threads = known.max(needed);
     let fed = last.map_or(Nanos(0), fed);
     let mean = share(rest, 1.0 / threads);
-    ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)
+    let mean = ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)?;
+    Some(ThreadDelta { busy_alike: busy(&rest).less(mean.busy()), ..mean })
 }
