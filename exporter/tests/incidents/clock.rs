@@ -1,8 +1,5 @@
 //! Shipped files on a faster clock: every duration is a part of what it was, so that what waits for an alert waits less.
 
-/// How many times as fast. Scrapes and evaluations, shipped with 15 s between them, then have 3.75 s.
-pub(crate) const SPEED: u32 = 4;
-
 const MILLIS: [(char, u64); 4] = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
 
 /// A duration such as `90s`.

@@ -7,10 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::clock::SPEED;
 use crate::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
 use crate::poll::{until, within};
-use crate::stack::{Stack, until_injected};
+use crate::stack::{SPEED, Stack, until_injected};
 use crate::trainer::Trainer;
 
 /// What the exporter takes to detect a cause, on whatever clock.

@@ -43,8 +43,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(name: &'static str) -> Self {
-        // A single round has as many evaluations, in half of the time.
-        let part = if rounds() == 1 { 2 } else { 1 };
+        // A single round has as many evaluations, in a third of the time.
+        let part = if rounds() == 1 { 3 } else { 1 };
         Self {
             name,
             and: &[],
