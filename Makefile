@@ -8,7 +8,7 @@
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make test-fleet  many nodes: their chains through an OpenTelemetry collector, built once, into ClickHouse; their Parquet files by DuckDB, ClickHouse and Spark; ranks that are slowed down, stopped or killed; the last seconds of all nodes as one trace; a late rank on another host
-# make test-gpu  on a host with an NVIDIA GPU and PyTorch, Triton, CuPy and JAX: launches counted exactly, faults of real programs named, and what probes cost one; three minutes
+# make test-gpu  on a host with an NVIDIA GPU and PyTorch, Triton, CuPy and JAX: launches counted exactly, faults of real programs named, and what probes cost one; four minutes
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`;
 #             ARCH=arm64 for that processor, by Debian's cross compiler, below target/aarch64-unknown-linux-gnu/debian
@@ -143,15 +143,15 @@ tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 # On a host with systemd, Debian's packages also start services of their own, on ports that nothing here uses.
-test-gpu: build
-	$(SUDO) python3 -B .ci/gpu/test.py $(TARGET_DIR)/release/gpucause
-
 test-fleet: debug-stand-ins alert-tools
 	@.ci/install python3:python3 pip3:python3-pip ip:iproute2 nsenter:util-linux java:default-jre-headless
 	.ci/test-fleet
 	$(CARGO) build -p gpucause
 	$(SUDO) .ci/test-nodes
 	$(SUDO) .ci/test-stragglers
+
+test-gpu: build
+	$(SUDO) python3 -B .ci/gpu/test.py $(TARGET_DIR)/release/gpucause
 
 alert-tools:
 	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager

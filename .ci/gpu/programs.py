@@ -78,7 +78,7 @@ def slow_loader():
 
 def reads():
     """Of a file of this host's disk, not of its page cache."""
-    file = tempfile.NamedTemporaryFile(dir="/var/tmp")
+    file = tempfile.TemporaryFile(dir="/var/tmp")
     for _ in range(200):
         file.write(os.urandom(1 << 20))
     os.fsync(file.fileno())

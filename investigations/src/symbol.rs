@@ -73,10 +73,14 @@ pub fn demangled(symbol: &[u8], most: usize) -> Option<String> {
     }
 }
 
-/// The name of a kernel until the first device lambda in its template arguments, which stands as a lambda without parameters.
-/// Later arguments are left out.
+/// The name of a kernel until the first device lambda in its template arguments, which stands as the first lambda of its function,
+/// without parameters: two of one function have one name. Later arguments are left out.
 fn until_device_lambda(symbol: &[u8]) -> Option<Symbol<Vec<u8>>> {
-    let is_lambda = |at: &usize| DEVICE_LAMBDAS.iter().any(|kind| symbol[*at..].starts_with(kind));
+    // It stands after the end of the function that it is in.
+    let is_lambda = |at: &usize| {
+        let is_kind = |kind: &&[u8]| symbol[*at..].starts_with(kind);
+        symbol[..*at].ends_with(b"E") && DEVICE_LAMBDAS.iter().any(is_kind)
+    };
     let at = (0..symbol.len()).find(is_lambda)?;
     // What is open there is not known, but only the right number of ends makes a name.
     (1..=MAX_ENDS).find_map(|ends| {
@@ -131,7 +135,9 @@ mod tests {
         let name = demangled(within_lambdas, 1000);
         assert!(name.is_some_and(|name| name.starts_with("at::native::elementwise_kernel<1, 2, ")
             && name.ends_with("::{lambda()#1}>")));
-        assert_eq!(demangled(b"_Z1kUnvdl", 1000), None);
+        for other in ["_Z1kUnvdl", "_Z12xUnvdlyyyyyy$"] {
+            assert_eq!(demangled(other.as_bytes(), 1000), None);
+        }
     }
 
     #[test]

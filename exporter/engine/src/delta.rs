@@ -44,7 +44,7 @@ pub(crate) struct Delta<'a> {
 /// Largest unobserved share of a window whose launch count is taken as complete.
 const MAX_UNOBSERVED: f64 = 0.02;
 
-/// A thread that launched for less than this part of what another one did is no dispatcher thread any more.
+/// A thread whose launches took less than one part in so many of another one's is no dispatcher thread any more.
 const RARELY: u64 = 100;
 
 /// Finds the matching entry of a previous list, first at the same index.
@@ -247,10 +247,23 @@ impl<'a> Delta<'a> {
 
     /// The dispatcher threads; if none feeds now, the one that fed most so far.
     pub(crate) fn feeders(&self) -> impl Iterator<Item = &ThreadDelta> {
-        let nobody = !self.threads().iter().any(ThreadDelta::feeds);
+        let nobody = !self.threads().iter().any(|thread| self.feeds(thread));
         let main = self.threads().iter().filter(|thread| nobody && thread.fed.0 > 0);
         let main = main.max_by_key(|thread| thread.fed);
-        self.threads().iter().filter(|thread| thread.feeds()).chain(main)
+        self.threads().iter().filter(|thread| self.feeds(thread)).chain(main)
+    }
+
+    /// Whether a thread launched work. Of launches while they were not observed its account has no trace: then one that launched
+    /// before may have.
+    fn feeds(&self, thread: &ThreadDelta) -> bool {
+        let most = || self.threads().iter().map(|own| own.fed.0).max().unwrap_or_default();
+        thread.launched() || (self.has_unobserved_launches() && thread.fed.0 > most() / RARELY)
+    }
+
+    fn has_unobserved_launches(&self) -> bool {
+        let unobserved = |launches: &LaunchSampling| launches.unobserved;
+        let baseline = self.baseline.map(|baseline| unobserved(&baseline.launches));
+        self.now.map(|now| unobserved(&now.launches)) > Some(baseline.unwrap_or_default())
     }
 
     /// The dispatcher thread with the largest `amount`.
@@ -270,20 +283,10 @@ impl<'a> Delta<'a> {
     /// Time in which other dispatcher threads of the process worked, or were kept from it, which is their loss: a thread loses
     /// nothing by waiting for them.
     pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
-        let most = self.threads().iter().map(|thread| thread.fed).max().unwrap_or_default();
-        let untimed = self.has_untimed_launches();
-        // Of launches that were not timed, the account of a thread has no trace.
-        let may_feed = |other: &ThreadDelta| untimed && other.fed.0 > most.0 / RARELY;
         let others = self.threads().iter().filter(|other| other.tid != thread.tid);
-        let others = others.filter(|other| other.feeds() || may_feed(other));
+        let others = others.filter(|other| self.feeds(other));
         let times = others.flat_map(|other| [other.busy(), other.busy_alike]);
         total(times.chain([thread.busy_alike]))
-    }
-
-    fn has_untimed_launches(&self) -> bool {
-        let untimed = |launches: &LaunchSampling| (launches.untimed, launches.unobserved);
-        let baseline = self.baseline.map(|baseline| untimed(&baseline.launches));
-        self.now.map(|now| untimed(&now.launches)) > Some(baseline.unwrap_or_default())
     }
 }
 

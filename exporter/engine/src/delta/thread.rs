@@ -36,12 +36,12 @@ impl ThreadDelta {
         in_phase(&self.time, phase)
     }
 
-    /// Whether it launched work.
-    pub(crate) fn feeds(&self) -> bool {
+    /// Whether it was seen to launch work.
+    pub(crate) fn launched(&self) -> bool {
         launching(&self.time).0 > 0
     }
 
-    /// Time in which it had something to do: all but waits for others.
+    /// Time in which it had something to do: all but waits for others, and being suspended.
     pub(crate) fn busy(&self) -> Nanos {
         busy(&self.time)
     }
@@ -65,9 +65,13 @@ fn in_phase(time: &TimeAccount, phase: Phase) -> Nanos {
 }
 
 fn busy(time: &TimeAccount) -> Nanos {
-    let outside = || Phase::ALL.iter().filter(|&&phase| phase != Phase::Sync);
-    let idle = IDLE.map(|reason| total(outside().map(|&phase| time.at(phase, State::Off(reason)))));
-    time.total().less(total(idle.into_iter()))
+    let is_idle = |reason: &&Reason| IDLE.contains(reason) || State::Off(**reason).is_suspended();
+    let outside = |reason| {
+        let phases = Phase::ALL.iter().filter(|&&phase| phase != Phase::Sync);
+        total(phases.map(move |&phase| time.at(phase, State::Off(reason))))
+    };
+    let idle = Reason::ALL.iter().filter(is_idle).map(|&reason| outside(reason));
+    time.total().less(total(idle))
 }
 
 fn launching(time: &TimeAccount) -> Nanos {

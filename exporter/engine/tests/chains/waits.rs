@@ -62,21 +62,21 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
     host.is_silent();
 }
 
-/// As PyTorch over the probe budget: one thread's launches happen to be timed in a window, and the other's are not.
+/// As PyTorch far over the probe budget: the launches of one thread happen to be observed in a window, and none of the other's.
 #[test]
-fn a_thread_whose_launches_are_not_timed_launches_all_the_same() {
+fn a_thread_whose_launches_are_not_observed_launches_all_the_same() {
     let mut host = trained();
     host.run(4, |train| {
         train.on(100).launches(2_000, 5 * US);
         train.on(101).launches(4_000, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
     });
-    for timed in [101, 100].repeat(5) {
+    for observed in [101, 100].repeat(5) {
         host.run(1, |train| {
-            train.now.launches.untimed += 6_000;
+            train.now.launches.unobserved.0 += WINDOW * 9 / 10;
             let waits = [(100, "pt_autograd_0", 1_200 * MS), (101, "train", 790 * MS)];
             for (tid, other, ns) in waits {
                 train.on(tid).rests(Phase::Host, State::Running);
-                train.launches(u64::from(tid == timed) * 10, 5 * US);
+                train.launches(u64::from(tid == observed) * 10, 5 * US);
                 train.waits(Reason::Futex, Task(other, 100, Relation::Thread), ns, ns - 10 * MS);
             }
         });
@@ -113,7 +113,7 @@ fn a_thread_that_rarely_launched_holds_up_others_like_any_thread() {
         train.on(101).launches(1, 5 * US);
     });
     host.run(FAULT_WINDOWS, |train| {
-        train.now.launches.untimed += 2_000;
+        train.now.launches.unobserved.0 += WINDOW * 9 / 10;
         train.on(101);
         train.on(100).launches(10, 5 * US);
         let holder = Task("lock-holder", 100, Relation::Thread);
@@ -124,12 +124,25 @@ fn a_thread_that_rarely_launched_holds_up_others_like_any_thread() {
 
 #[test]
 fn what_keeps_one_thread_from_launching_is_no_lock_for_the_other() {
+    for unobserved in [0, WINDOW * 9 / 10] {
+        one_thread_is_kept_from_launching(unobserved);
+    }
+}
+
+fn one_thread_is_kept_from_launching(unobserved: u64) {
     let mut host = trained();
+    host.run(2, |train| {
+        train.on(100).launches(2_000, 5 * US);
+        train.on(101).launches(4_000, 5 * US);
+    });
+    // While launches are not observed, none of this thread's is.
+    let seen = u64::from(unobserved == 0);
     host.run(FAULT_WINDOWS, |train| {
+        train.now.launches.unobserved.0 += unobserved;
         train.on(100).launches(2_000, 5 * US);
         let autograd = Task("pt_autograd_0", 100, Relation::Thread);
         train.waits(Reason::Futex, autograd, 1_200 * MS, 1_190 * MS);
-        train.on(101).launches(4_000, 5 * US);
+        train.on(101).launches(4_000 * seen, 5 * US);
         train.off(Phase::Host, Reason::Preempted, 1_000 * MS);
         train.blame(
             Phase::Host,
