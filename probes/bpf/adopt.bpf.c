@@ -18,6 +18,9 @@ int adopt_workers(struct bpf_iter__task *ctx)
 	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
 	if (!parent_id || bpf_map_lookup_elem(&tracked, &tgid))
 		return 0;
+	/* One that has exited may have been tracked until then, and is in the kernel's list until its parent reaps it. */
+	if (BPF_CORE_READ(task, signal, live.counter) <= 0)
+		return 0;
 	child_id = track_process(task, tgid, *parent_id, EVENT_SEEN);
 	/* Its threads get records when they are next seen. If the last thread had exited before the child was tracked,
 	 * nobody would end the process. */
