@@ -97,8 +97,8 @@ def check(holds, text):
 
 def counts(name, amount):
     program = Program(name, amount)
-    if not program.warm():
-        check(False, f"{name} does not start")
+    if not check(program.warm(), f"{name} starts"):
+        program.end()
         return
     within(10, lambda: launches(program.pid) > 0)
     # Until what warmed it up is counted.
@@ -122,6 +122,7 @@ def chains(pid):
 def healthy():
     program = Program("training", FAULT_SECONDS)
     if not check(program.warm(), "a training starts"):
+        program.end()
         return
     program.go()
     step = program.result()["step_us"]

@@ -13,6 +13,7 @@ mod process;
 
 mod commands;
 mod course;
+mod dispatchers;
 mod healthy;
 mod job;
 mod laws;
