@@ -5,6 +5,9 @@ use crate::webhook::Alert;
 /// The name of each program under test. The exporter exports no others: other tests have programs of the same executable.
 pub(crate) const COMM: &str = "alert-trainer";
 
+/// The alert of the launch p99.
+const OF_LAUNCHES: &str = "GpucauseLaunchP99SpreadHigh";
+
 /// A fault and its alert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
@@ -64,9 +67,14 @@ impl Expected {
     /// Whether an alert is that of the launch p99 of a process with this fault.
     pub(crate) fn is_of_launches(&self, alert: &Alert, pid: u32) -> bool {
         self.slows_launches
-            && alert.name() == "GpucauseLaunchP99SpreadHigh"
+            && alert.name() == OF_LAUNCHES
             && alert.label("pid") == pid.to_string()
             && ["launch-latency", "launch-latency-critical"].contains(&&*alert.receiver)
+    }
+
+    /// The names of all alerts of a process with this fault.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        [self.alert].into_iter().chain(self.slows_launches.then_some(OF_LAUNCHES))
     }
 
     /// What is wrong with the annotations of the right alert.

@@ -163,5 +163,9 @@ fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     });
     assert!(received.is_empty(), "unexpected alerts: {received:#?}");
     assert_that_amounts_add_up(&stack, pid);
+    let expected = all.iter().flat_map(|(expected, pid)| {
+        expected.names().map(|name| (name.to_owned(), pid.to_string()))
+    });
+    stack.assert_that_native_histograms_alone_raise(&expected.collect());
     stack.assert_that_all_is_evaluated();
 }

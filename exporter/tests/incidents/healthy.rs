@@ -1,5 +1,6 @@
 //! Healthy workloads fire no alert.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::expected::COMM;
@@ -58,6 +59,7 @@ fn healthy_programs_fire_no_alert() {
     println!("pending for a time: {:#?}", alerts(&stack, "pending"));
     let (fired, received) = (alerts(&stack, "firing"), stack.webhook.received());
     assert!(fired.is_empty() && received.is_empty(), "{fired:#?}\n{received:#?}");
+    stack.assert_that_native_histograms_alone_raise(&BTreeSet::new());
     stack.assert_that_all_is_evaluated();
     println!("no alert in {:.0} s", begun.elapsed().as_secs_f64());
 }

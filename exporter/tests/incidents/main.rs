@@ -1,6 +1,6 @@
 //! From a fault to the pager: real faults are injected into a stand-in workload, and a real Prometheus with the shipped rules
 //! and alerts, and a real Alertmanager with the shipped routes, must notify of the right alert, soon, and of no other.
-//! Healthy workloads must raise none.
+//! Healthy workloads must raise none. The same must hold with native histograms alone.
 //!
 //! Prometheus and Alertmanager run on a faster clock. Where `GPUCAUSE_HEALTHY_SECONDS` is the total length of the healthy workloads
 //! (`make healthy-alerts`), they run on the shipped one.

@@ -1,6 +1,7 @@
 //! The exporter, Prometheus with the shipped rules and alerts, and Alertmanager with the shipped routes. Of the shipped files
-//! only addresses and durations are changed.
+//! only addresses and durations are changed. A second Prometheus takes native histograms alone, and notifies nobody.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::alone::alone;
 use crate::clock::sped_up;
 use crate::expected::COMM;
 use crate::exporter::Exporter;
-use crate::poll::until;
+use crate::poll::{until, within};
 use crate::prometheus_server::Prometheus;
 use crate::server_process::ServerProcess;
 use crate::trainer::{Trainer, libraries};
@@ -23,15 +24,19 @@ pub(crate) const SPEED: u32 = 6;
 /// Interval of scrapes and evaluations, whatever the clock.
 const INTERVAL: &str = "2500ms";
 
+/// Until the second Prometheus has seen what the first notified of: by a phase of its own, not later by more than an evaluation.
+const NATIVE_DEADLINE: Duration = Duration::from_secs(15);
+
 /// The path from a fault to its notification. Dropped in this order: clients before servers.
 pub(crate) struct Stack {
     pub(crate) prometheus: Prometheus,
+    native: Prometheus,
     alertmanager: ServerProcess,
     pub(crate) webhook: Webhook,
     exporter: Exporter,
     libraries: PathBuf,
     _config: NamedTempFile,
-    _rules: TempDir,
+    _rules: [TempDir; 2],
     _alone: &'static File,
 }
 
@@ -58,9 +63,12 @@ fn routes(webhook: &Webhook, speed: u32) -> String {
 }
 
 /// The shipped rules, with the prices of the example, and alerts, on a clock that is so many times as fast.
-fn rules(speed: u32) -> TempDir {
+fn rules(speed: u32, native: bool) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for (from, to) in [("rules", "rules"), ("rules/prices", "rules"), ("alerts", "alerts")] {
+    let shared = [("rules", "rules"), ("rules/prices", "rules"), ("alerts", "alerts")];
+    // In place of the file of that name.
+    let natives = native.then_some(("rules/native", "rules"));
+    for (from, to) in shared.into_iter().chain(natives) {
         let to = dir.path().join(to);
         fs::create_dir_all(&to).unwrap();
         for path in fs::read_dir(shipped(from)).unwrap().map(|file| file.unwrap().path()) {
@@ -73,19 +81,43 @@ fn rules(speed: u32) -> TempDir {
     dir
 }
 
-fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess, rules: &Path) -> String {
+fn prometheus_config(
+    exporter: &Exporter,
+    alertmanager: Option<&ServerProcess>,
+    rules: &Path,
+) -> String {
     let alerts = format!("- {}/", rules.join("alerts").display());
     let rules = format!("- {}/", rules.join("rules").display());
     let grafana = "  # external_labels:\n  #   grafana: https://grafana.your.host";
+    let notified =
+        "  alertmanagers:\n    - static_configs:\n        - targets: ['localhost:9093']\n";
+    let ours = alertmanager.map_or_else(String::new, |server| {
+        notified.replace("localhost:9093", &server.address.to_string())
+    });
     let changes: [(&str, &str, usize); 6] = [
         (grafana, "  external_labels:\n    grafana: https://grafana.example", 1),
         ("- ../rules/", &rules, 1),
         ("- ./", &alerts, 1),
-        ("localhost:9093", &alertmanager.address.to_string(), 1),
+        (notified, &ours, 1),
         ("localhost:9400", &exporter.address.to_string(), 1),
         ("_interval: 15s", &format!("_interval: {INTERVAL}"), 2),
     ];
     adapted("alerts/prometheus.yml", &changes)
+}
+
+/// One that notifies this Alertmanager, or else one with native histograms alone; with its rules.
+fn start_prometheus(
+    exporter: &Exporter,
+    alertmanager: Option<&ServerProcess>,
+    speed: u32,
+) -> (Prometheus, TempDir) {
+    let native = alertmanager.is_none();
+    let rules = rules(speed, native);
+    let config = prometheus_config(exporter, alertmanager, rules.path());
+    let feature = ["--enable-feature=native-histograms"];
+    let prometheus = Prometheus::start(&config, if native { &feature } else { &[] });
+    until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
+    (prometheus, rules)
 }
 
 impl Stack {
@@ -105,19 +137,18 @@ impl Stack {
             "--storage.path",
             &["--cluster.listen-address="],
         );
-        let rules = rules(speed);
-        let config_text = prometheus_config(&exporter, &alertmanager, rules.path());
-        let prometheus = Prometheus::start(&config_text, &[]);
-        until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
+        let (prometheus, rules) = start_prometheus(&exporter, Some(&alertmanager), speed);
+        let (native, native_rules) = start_prometheus(&exporter, None, speed);
         let libraries = libraries();
         Self {
             prometheus,
+            native,
             alertmanager,
             webhook,
             exporter,
             libraries,
             _config: config,
-            _rules: rules,
+            _rules: [rules, native_rules],
             _alone: alone,
         }
     }
@@ -130,25 +161,50 @@ impl Stack {
         trainer
     }
 
+    /// With native histograms alone, these alerts and no others fire in the end, each by its name and a PID; and that kind alone is stored.
+    pub(crate) fn assert_that_native_histograms_alone_raise(
+        &self,
+        expected: &BTreeSet<(String, String)>,
+    ) {
+        within(NATIVE_DEADLINE, "the same alerts by native histograms", || {
+            (firing(&self.native) == *expected).then_some(())
+        });
+        let classic = "count(count_over_time({__name__=~\"gpucause.+_bucket\"}[1h]))";
+        assert_eq!(self.native.value(classic), None);
+        // Recorded from native histograms.
+        let launches = "max(max_over_time(process:gpucause_timed_warm_launches:rate1m[1h]))";
+        assert!(self.native.value(launches) > Some(10.0));
+    }
+
     /// All rules, alerts and scrapes succeed.
     pub(crate) fn assert_that_all_is_evaluated(&self) {
-        let rules = self.prometheus.api("/api/v1/rules");
-        let groups = rules["groups"].as_array().unwrap();
-        let all: Vec<&Value> =
-            groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
-        let alerts = all.iter().filter(|rule| rule["type"] == "alerting").count();
-        assert!(alerts >= 20 && all.len() > 2 * alerts, "{alerts} alerts of {} rules", all.len());
-        for rule in all {
-            assert_eq!(
-                (&rule["health"], &rule["lastError"]),
-                (&"ok".into(), &Value::Null),
-                "{rule}"
-            );
+        for prometheus in [&self.prometheus, &self.native] {
+            assert_that_all_is_evaluated(prometheus);
         }
-        assert_eq!(self.prometheus.value("min_over_time(up[1h])"), Some(1.0));
-        self.prometheus.assert_that_it_complained_of_nothing();
         self.alertmanager.assert_that_it_complained_of_nothing();
     }
+}
+
+fn assert_that_all_is_evaluated(prometheus: &Prometheus) {
+    let rules = prometheus.api("/api/v1/rules");
+    let groups = rules["groups"].as_array().unwrap();
+    let all: Vec<&Value> =
+        groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+    let alerts = all.iter().filter(|rule| rule["type"] == "alerting").count();
+    assert!(alerts >= 20 && all.len() > 2 * alerts, "{alerts} alerts of {} rules", all.len());
+    for rule in all {
+        assert_eq!((&rule["health"], &rule["lastError"]), (&"ok".into(), &Value::Null), "{rule}");
+    }
+    assert_eq!(prometheus.value("min_over_time(up[1h])"), Some(1.0));
+    prometheus.assert_that_it_complained_of_nothing();
+}
+
+/// The alerts that fired at any time of the run, by name and PID.
+fn firing(prometheus: &Prometheus) -> BTreeSet<(String, String)> {
+    let series = prometheus.series("max_over_time(ALERTS{alertstate=\"firing\"}[1h])");
+    let label = |metric: &Value, name: &str| metric[name].as_str().unwrap_or_default().to_owned();
+    let of = |metric: &Value| (label(metric, "alertname"), label(metric, "pid"));
+    series.iter().map(|series| of(&series["metric"])).collect()
 }
 
 /// Waits until a trainer reports that its fault began.
