@@ -55,7 +55,8 @@ class Panel:
         step = self.renderer.step(size[0])
         answers = self.answers(step)
         if not any(answer for _, answer in answers):
-            return '<div class="nodata">No data</div>'
+            text = self.panel["fieldConfig"]["defaults"].get("noValue", "No data")
+            return f'<div class="nodata">{escape(text)}</div>'
         window = (self.renderer.start, self.renderer.end, getattr(self, "moments", []))
         if kind == "table":
             many = len(answers) > 1

@@ -425,10 +425,7 @@ def _lay(rows):
             panels.append(dict(member, gridPos={"h": height, "w": width, "x": x, "y": y}))
             x, tallest = x + width, max(tallest, height)
         y += tallest
-    def noted(panel):
-        return panel if panel["type"] == "row" else dict(panel, description=panel["description"] + levels.note(panel))
-
-    return [dict(noted(panel), id=number) for number, panel in enumerate(panels, 1)]
+    return [dict(levels.noted(panel), id=number) for number, panel in enumerate(panels, 1)]
 
 
 def _alerts(panels):

@@ -27,7 +27,7 @@ def needs_full_buckets(expr):
     return any(name in LEVELS or _metric(name) in LEVELS for name in buckets)
 
 
-def note(panel):
+def _note(panel):
     """A sentence for the panel's description; empty where the default level is enough."""
     exprs = [target["expr"] for target in panel["targets"]]
     if any(needs_full(expr) for expr in exprs):
@@ -37,3 +37,23 @@ def note(panel):
     if panel["type"] == "heatmap":
         return " Classic buckets need metrics.level: full in the exporter's configuration; Mean durations shows means without them."
     return " Without classic buckets (metrics.level: full) and native histograms it shows the mean."
+
+
+def _when_empty(panel):
+    """What the panel shows in place of `No data`; nothing where the default level is enough for a part of it."""
+    exprs = [target["expr"] for target in panel["targets"]]
+    if all(needs_full(expr) for expr in exprs):
+        return "No data: needs metrics.level: full"
+    if panel["type"] == "heatmap" and all(needs_full_buckets(expr) for expr in exprs):
+        return "No data: needs classic buckets, metrics.level: full"
+    return None
+
+
+def noted(panel):
+    """The panel with what it needs in its description, and in place of data."""
+    if panel["type"] == "row":
+        return panel
+    noted = dict(panel, description=panel["description"] + _note(panel))
+    if text := _when_empty(panel):
+        noted["fieldConfig"]["defaults"]["noValue"] = text
+    return noted
