@@ -45,10 +45,14 @@ fn write_rule_names() -> std::io::Result<()> {
         let files: BTreeSet<_> = entries.iter().map(fs::DirEntry::path).collect();
         for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
             let text = fs::read_to_string(file)?;
-            let names = rule_names(&text);
+            let name = file.file_name().unwrap_or_default();
+            // Where native histograms are stored, another file is loaded in place of this one.
+            let native = fs::read_to_string(path.join("native").join(name)).ok();
+            let native = native.as_deref().map(rule_names);
+            let is_in_both = |name: &&str| native.as_ref().is_none_or(|names| names.contains(name));
+            let names: Vec<_> = rule_names(&text).into_iter().filter(is_in_both).collect();
             if !names.is_empty() {
-                let file = format!("{folder}/{}", file.file_name().unwrap_or_default().display());
-                let names: Vec<_> = names.into_iter().collect();
+                let file = format!("{folder}/{}", name.display());
                 table.push_str(&format!("    ({file:?}, &{names:?}),\n"));
             }
         }

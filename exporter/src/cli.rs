@@ -200,7 +200,7 @@ pub struct MetricsArgs {
     /// How much the page has of each process: fleet, standard or full; a scrape may ask for another with ?level=; wins over the configuration file [default: standard]
     #[arg(long = "metrics.level", id = "metrics.level", value_name = "LEVEL")]
     pub level: Option<Level>,
-    /// Who gets classic histogram buckets: auto (clients that do not accept native histograms) or always; wins over the configuration file [default: auto]
+    /// Who gets classic histogram buckets: auto (clients that do not accept native histograms) or always, where the level has them; wins over the configuration file [default: auto]
     #[arg(long = "metrics.classic-buckets", value_name = "WHO")]
     pub classic_buckets: Option<classic_buckets::Policy>,
 }

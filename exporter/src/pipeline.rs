@@ -272,7 +272,8 @@ impl<S: AccountSource> Pipeline<S> {
     ) -> Result<(), S::Error> {
         let due = self.life_cycle.due(now, processes);
         self.source.remove(&due.all)?;
-        let admits = |process: &ProcessSnapshot| self.selection.admits(process, &self.details);
+        let excluded = self.selection.excluded(processes, &self.details);
+        let admits = |process: &ProcessSnapshot| !excluded.contains(&process.id);
         let aggregated = self.life_cycle.remove(&due, processes, admits);
         if !aggregated.is_empty() {
             self.chains.aggregate(&aggregated);

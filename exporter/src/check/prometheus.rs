@@ -264,4 +264,15 @@ mod tests {
         broken[0].health = "err".into();
         assert!(rules(broken.into_iter(), &url()).detail.contains("cannot evaluate"));
     }
+
+    #[test]
+    fn rules_of_native_histograms_are_enough_in_place_of_those_of_classic_buckets() {
+        let native = include_str!("../../../rules/native/histograms.yaml");
+        let (_, expected) =
+            FILES.iter().find(|(file, _)| *file == "rules/histograms.yaml").unwrap();
+        assert!(expected.len() > 2, "{expected:?}");
+        for name in *expected {
+            assert!(native.contains(&format!("- record: {name}\n")), "{name}");
+        }
+    }
 }

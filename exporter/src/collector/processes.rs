@@ -60,7 +60,7 @@ impl Collector for Processes {
             (&BLOCKED_ON, blocked),
             (&KERNEL_LAUNCHES, observation.kernel_names_aggregated),
         ] {
-            overflow.push_created([metric.name.into()], Value::Integer(count), since);
+            overflow.push_created([metric.query_name().into()], Value::Integer(count), since);
         }
         Ok(eager([
             info,

@@ -66,7 +66,10 @@ fn an_unknown_level_is_refused_with_the_known_ones() {
     let buckets = problems("metrics: {classic_buckets: never}");
     assert!(buckets.contains("must be auto or always"), "{buckets}");
     let unknown = problems("metrics: {group_by: [comm, user]}");
-    assert!(unknown.contains("is \"user\", and must be comm or gpu_uuid"), "{unknown}");
+    assert!(
+        unknown.contains("is \"user\", and must be comm, or gpu_uuid behind comm"),
+        "{unknown}"
+    );
     let unsupported = problems("metrics: {group_by: [gpu_uuid]}");
     assert!(unsupported.contains("must be [], [comm] or [comm, gpu_uuid]"), "{unsupported}");
     let zero = problems("limits: {series_per_process: 0}");

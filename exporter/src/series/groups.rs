@@ -69,7 +69,9 @@ impl<'de> Deserialize<'de> for GroupLabel {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|()| {
-            serde::de::Error::custom(format!("is {text:?}, and must be comm or gpu_uuid"))
+            serde::de::Error::custom(format!(
+                "is {text:?}, and must be comm, or gpu_uuid behind comm"
+            ))
         })
     }
 }
@@ -84,9 +86,13 @@ impl<'de> Deserialize<'de> for GroupLabels {
         let labels = Option::<Vec<GroupLabel>>::deserialize(deserializer)?.unwrap_or_default();
         match &*labels {
             [] | [GroupLabel::Comm] | [GroupLabel::Comm, GroupLabel::GpuUuid] => Ok(Self(labels)),
-            _ => Err(serde::de::Error::custom(
-                "is not supported, and must be [], [comm] or [comm, gpu_uuid]",
-            )),
+            _ => {
+                let names: Vec<_> = labels.iter().map(|label| label.label()).collect();
+                Err(serde::de::Error::custom(format!(
+                    "is [{}], and must be [], [comm] or [comm, gpu_uuid]",
+                    names.join(", ")
+                )))
+            }
         }
     }
 }

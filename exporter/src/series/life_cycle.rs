@@ -98,7 +98,7 @@ impl LifeCycle {
         &mut self,
         due: &Due,
         processes: &mut Vec<ProcessSnapshot>,
-        mut admits: impl FnMut(&ProcessSnapshot) -> bool,
+        admits: impl Fn(&ProcessSnapshot) -> bool,
     ) -> HashSet<ProcId> {
         let mut aggregated = HashSet::new();
         for process in processes.extract_if(.., |process| due.all.contains(&process.id)) {

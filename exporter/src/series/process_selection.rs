@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 
+use super::workers::{Owners, is_worker};
 use crate::config::ProcessFilter;
 use crate::process_details::ProcessDetails;
 
@@ -28,11 +29,27 @@ impl ProcessSelection {
         }
     }
 
-    /// Whether a process is exported.
-    pub fn admits(&mut self, process: &ProcessSnapshot, details: &Details) -> bool {
+    /// The processes that are not exported. Workers are where the process that they work for is, whatever they are called.
+    pub fn excluded(
+        &mut self,
+        processes: &[ProcessSnapshot],
+        details: &Details,
+    ) -> HashSet<ProcId> {
         if self.filter.admits_all() {
-            return true;
+            return HashSet::new();
         }
+        let known: HashMap<ProcId, &ProcessSnapshot> =
+            processes.iter().map(|process| (process.id, process)).collect();
+        self.cache.retain(|id, _| known.contains_key(id));
+        let owners = Owners::of(processes);
+        let left_out = processes.iter().filter(|process| {
+            let owner = owners.get(process.id).and_then(|owner| known.get(&owner));
+            !self.admits(owner.unwrap_or(process), details)
+        });
+        left_out.map(|process| process.id).collect()
+    }
+
+    fn admits(&mut self, process: &ProcessSnapshot, details: &Details) -> bool {
         let details = details.get(&process.id).cloned().unwrap_or_default();
         match self.cache.get(&process.id) {
             Some((cached, admitted)) if Arc::ptr_eq(cached, &details) => *admitted,
@@ -44,12 +61,11 @@ impl ProcessSelection {
         }
     }
 
-    /// Removes excluded processes; returns how many of them are alive.
+    /// Removes excluded processes; returns how many of them are alive, without workers.
     pub fn apply(&mut self, processes: &mut Vec<ProcessSnapshot>, details: &Details) -> u64 {
-        let known: HashSet<ProcId> = processes.iter().map(|process| process.id).collect();
-        self.cache.retain(|id, _| known.contains(id));
-        let left_out = processes.extract_if(.., |process| !self.admits(process, details));
-        left_out.filter(|process| process.ended.is_none()).count() as u64
+        let excluded = self.excluded(processes, details);
+        let left_out = processes.extract_if(.., |process| excluded.contains(&process.id));
+        left_out.filter(|process| process.ended.is_none() && !is_worker(process)).count() as u64
     }
 }
 
@@ -86,6 +102,35 @@ mod tests {
         assert_eq!(names(&processes), ["train"]);
     }
 
+    /// A process with CUDA calls, and a worker of it that has a name of its own.
+    fn with_worker() -> Vec<ProcessSnapshot> {
+        let owner = ProcessSnapshot { dispatches: true, ..process(1, "train") };
+        vec![ProcessSnapshot { parent: Some(owner.id), ..process(2, "pt_data_worker") }, owner]
+    }
+
+    #[test]
+    fn workers_are_exported_with_the_process_that_they_work_for() {
+        for (yaml, exported, excluded) in [
+            ("processes: {include: [{comm: train}]}", 2, 0),
+            ("processes: {exclude: [{comm: pt_data_worker}]}", 2, 0),
+            ("processes: {exclude: [{comm: train}]}", 0, 1),
+            ("processes: {include: [{comm: pt_data_worker}]}", 0, 1),
+        ] {
+            let mut processes = with_worker();
+            assert_eq!(selection(yaml).apply(&mut processes, &Details::new()), excluded, "{yaml}");
+            assert_eq!(processes.len(), exported, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_makes_calls_is_matched_by_its_own_name() {
+        let mut processes = with_worker();
+        processes[0].dispatches = true;
+        let mut selection = selection("processes: {include: [{comm: train}]}");
+        assert_eq!(selection.apply(&mut processes, &Details::new()), 1);
+        assert_eq!(names(&processes), ["train"]);
+    }
+
     #[test]
     fn a_process_is_matched_again_when_its_details_change() {
         let mut selection = selection("processes: {include: [{user: ml}]}");
@@ -103,8 +148,8 @@ mod tests {
     #[test]
     fn another_filter_matches_again() {
         let mut selection = selection("processes: {exclude: [{comm: train}]}");
-        assert!(!selection.admits(&process(1, "train"), &Details::new()));
+        assert_eq!(selection.excluded(&[process(1, "train")], &Details::new()).len(), 1);
         selection.set_filter(&ProcessFilter::default());
-        assert!(selection.admits(&process(1, "train"), &Details::new()));
+        assert!(selection.excluded(&[process(1, "train")], &Details::new()).is_empty());
     }
 }

@@ -99,7 +99,7 @@ fn an_unknown_level_label_or_limit_is_a_configuration_error_that_names_the_accep
         ("metrics: {classic_buckets: 0}", "must be auto or always"),
         (
             "metrics: {group_by: [pod]}",
-            "metrics.group_by[0] is \"pod\", and must be comm or gpu_uuid",
+            "metrics.group_by[0] is \"pod\", and must be comm, or gpu_uuid behind comm",
         ),
         ("metrics: {group_by: [gpu_uuid]}", "must be [], [comm] or [comm, gpu_uuid]"),
         ("limits: {live_processes: 0}", "limits.live_processes is 0, and must be from 1 to 8192"),

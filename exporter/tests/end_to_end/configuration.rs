@@ -168,7 +168,7 @@ fn an_unknown_level_an_unknown_label_and_a_limit_of_0_keep_the_running_configura
     assert_eq!(maps(), 0, "the level fleet has no maps");
     for (text, reason) in [
         ("metrics: {level: all}", "and must be fleet, standard or full"),
-        ("metrics: {level: full, group_by: [pod]}", "and must be comm or gpu_uuid"),
+        ("metrics: {level: full, group_by: [pod]}", "and must be comm, or gpu_uuid behind comm"),
         ("metrics: {level: full}\nlimits: {live_processes: 0}", "and must be from 1 to 8192"),
     ] {
         configured.write(text);
