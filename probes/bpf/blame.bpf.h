@@ -106,11 +106,15 @@ static __noinline void note_waker(struct thread *thread)
 		thread->waker_busy_since_ns = of_waker->busy_since_ns;
 }
 
+/* A shorter wait on a futex is for a lock that is passed on, and the thread busy all the same: one that keeps Python's interpreter
+ * lock gives it away for that long whenever it is asked to. */
+#define BRIEF_NS 100000ULL
+
 /* Whether an idle thread waits like this: for work, a message or a time. */
-static __always_inline bool is_idle(__u32 reason)
+static __always_inline bool is_idle(__u32 reason, __u64 ns)
 {
-	return reason == REASON_FUTEX || reason == REASON_POLL || reason == REASON_NET || reason == REASON_SLEEP ||
-	       reason == REASON_OTHER;
+	return (reason == REASON_FUTEX && ns > BRIEF_NS) || reason == REASON_POLL || reason == REASON_NET ||
+	       reason == REASON_SLEEP || reason == REASON_OTHER;
 }
 
 /* Sets the `waker` to blame for a wait of this reason. */
@@ -205,25 +209,101 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 		__sync_fetch_and_add(&worker->measures.ended_waits, ns);
 }
 
+/* Some locks are waited for in pieces that time out, as Python's for its interpreter every 5 ms: only the last is ended by
+ * the holder. Those before it, on the same futex or another of the same lock, are charged with it. The longest such piece, the
+ * longest time between two, how much of them is kept, and the size of a lock. */
+#define RETRY_NS 20000000ULL
+#define BETWEEN_NS 1000000ULL
+#define RETRIES_NS 500000000ULL
+#define LOCK_BYTES 64
+
+/* Charges the timer with the pieces that nobody ended, but for the last `kept` ns. The waker's name is not needed any more. */
+static __always_inline void charge_retries(struct thread *thread, __u32 tid, __u64 kept)
+{
+	__u64 ns = thread->retried_ns;
+
+	if (ns <= kept)
+		return;
+	ns -= kept;
+	thread->retried_since_ns += ns;
+	thread->retried_ns = kept;
+	set_nobody(&thread->waker, NAME_KERNEL);
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_FUTEX, thread->retried_phase), &thread->waker, ns, 0);
+}
+
+/* Whether a wait from `since` is for the lock of the pieces, and soon after them. */
+static __always_inline bool is_same_lock(const struct thread *thread, __u32 reason, __u64 since)
+{
+	return reason == REASON_FUTEX && thread->phase == thread->retried_phase &&
+	       thread->futex - thread->retried_futex + LOCK_BYTES <= 2 * LOCK_BYTES &&
+	       since - thread->retried_until_ns <= BETWEEN_NS;
+}
+
+/* Keeps a piece. */
+static __always_inline void keep_retry(struct thread *thread, __u64 since, __u64 woken)
+{
+	if (!thread->retried_ns) {
+		thread->retried_since_ns = since;
+		thread->retried_futex = thread->futex;
+		thread->retried_phase = thread->phase;
+	}
+	thread->retried_until_ns = woken;
+	thread->retried_ns += woken - since;
+}
+
+/* For how long of a wait the waker had held a lock, and with the pieces before it where it goes on after them: of a lock, for all of
+ * the wait, and else for as long as it had been busy. */
+static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, bool goes_on, __u64 since, __u64 woken)
+{
+	__u64 busy = thread->waker_busy_since_ns, held = 0, slept;
+
+	if (reason != REASON_FUTEX)
+		return 0;
+	if (thread->waits_for_lock)
+		held = woken - since;
+	if (thread->waker.relation != RELATION_THREAD || !busy || busy >= woken)
+		return held;
+	if (busy > since)
+		return held ? held : woken - busy;
+	/* What it slept of the time of the pieces is none of it, wherever that was. */
+	slept = busy > thread->retried_since_ns ? busy - thread->retried_since_ns : 0;
+	return woken - since + (goes_on && thread->retried_ns > slept ? thread->retried_ns - slept : 0);
+}
+
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 busy, held = 0;
+	bool is_same, goes_on;
+	__u64 held;
 
 	if (!thread)
 		return 0;
-	busy = thread->waker_busy_since_ns;
 	settle_waker(thread, reason);
-	if (reason == REASON_FUTEX && thread->waits_for_lock)
-		held = woken - since;
-	else if (reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD && busy && busy < woken)
-		held = woken - (busy > since ? busy : since);
-	if (thread->waker.relation == RELATION_WORKER)
-		credit_worker(thread->waker_proc_id, woken - since);
-	blame_add(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker, woken - since, held);
+	is_same = is_same_lock(thread, reason, since);
+	goes_on = is_same && !thread->waits_for_lock && thread->waker.relation == RELATION_THREAD;
 	if (is_recording())
 		record_offcpu(VICTIM(thread->proc_id, tid),
 			      WAIT(reason, thread->phase) | WAIT_FLAGS(thread->waits_for_lock ? EVENT_LOCK : 0),
 			      &thread->waker, since, woken - since);
+	if (reason == REASON_FUTEX && thread->waker.relation == RELATION_NONE && !thread->waits_for_lock &&
+	    woken - since <= RETRY_NS) {
+		if (!is_same)
+			charge_retries(thread, tid, 0);
+		keep_retry(thread, since, woken);
+		charge_retries(thread, tid, RETRIES_NS);
+		return 0;
+	}
+	if (thread->waker.relation == RELATION_WORKER)
+		credit_worker(thread->waker_proc_id, woken - since);
+	held = held_of(thread, reason, goes_on, since, woken);
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker,
+		  woken - since + (goes_on ? thread->retried_ns : 0), held);
+	if (goes_on)
+		thread->retried_ns = 0;
+	/* A mutex beside the lock is part of it, and whoever has that need not have the lock. */
+	if (is_same && thread->waits_for_lock)
+		thread->retried_until_ns = woken;
+	else
+		charge_retries(thread, tid, 0);
 	return 0;
 }

@@ -144,6 +144,7 @@ VERIFIED_ONCE int note_reason(struct thread *thread)
 		return 0;
 	thread->off_reason = blocked_reason(task);
 	thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
+	thread->futex = first_argument((struct pt_regs *)bpf_task_pt_regs(task));
 	return 0;
 }
 
@@ -258,7 +259,7 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		else
 			record_helper(thread, pid, thread->off_reason, since, woken - since);
 	}
-	if (is_idle(thread->off_reason))
+	if (is_idle(thread->off_reason, woken - since))
 		thread->busy_since_ns = woken;
 	charge_runqueue(thread, pid, woken, now);
 	return 0;

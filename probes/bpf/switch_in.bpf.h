@@ -55,7 +55,7 @@ VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 		charge_unseen(thread, reason, since, woken - since);
 		if (woken > since && thread->role != ROLE_HELPER)
 			blame_waker(thread, pid, reason, since, woken);
-		if (is_idle(reason))
+		if (is_idle(reason, woken - since))
 			thread->busy_since_ns = woken;
 		charge_unseen(thread, REASON_RUNQUEUE, since, queued);
 		if (queued && thread->role != ROLE_HELPER) {

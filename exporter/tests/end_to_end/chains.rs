@@ -12,7 +12,7 @@ const DETECTED_WITHIN: Duration = Duration::from_secs(10);
 const CULPRIT: &str = "cpu-hog";
 
 /// The chain of this process at the API, of this cause.
-fn chain_of(exporter: &Exporter, pid: &str, cause: &str) -> Option<Value> {
+pub(crate) fn chain_of(exporter: &Exporter, pid: &str, cause: &str) -> Option<Value> {
     let response = exporter.chains();
     let answer: Value = serde_json::from_slice(&response.body).unwrap();
     let chains = answer["data"]["chains"].as_array().unwrap().clone();

@@ -24,6 +24,7 @@ mod flights;
 mod host;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
+mod interpreter_lock;
 mod kernel_objects;
 mod kernels;
 mod levels;

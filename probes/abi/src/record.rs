@@ -504,6 +504,13 @@ records! {
         waits_for_lock: u32,
         /// The process of the waker, when that is a worker of this one; else 0.
         waker_proc_id: u32,
+        /// Waits that nobody ended, one soon after the other, and are charged when it is known who ends the last: their sum, the begin
+        /// of the first, the end of the last, the futex, and the phase.
+        retried_ns: u64,
+        retried_since_ns: u64,
+        retried_until_ns: u64,
+        retried_futex: u32,
+        retried_phase: u32,
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
@@ -513,7 +520,8 @@ records! {
         kernel_hist_key: u32,
         /// NUMA node of the last CPU that it got, counted from 1; 0 before the first.
         node: u32,
-        pad: u32,
+        /// Lower half of the address of the futex that it waits for.
+        futex: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::scratch::{DirectFile, EvictedMapping};
 use crate::script::Way;
@@ -31,7 +31,10 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Futex => again_until(ns, |left| futex::wait(&AtomicU32::new(0), 0, Some(left))),
         Way::Poll => again_until(ns, poll),
         Way::Yield => again_until(ns, |_| std::thread::yield_now()),
-        Way::Lock => with(|own| &mut own.lock, Lock::new, |lock| lock.wait(ns))?,
+        Way::Lock => with(|own| &mut own.lock, || Lock::new(None), |lock| lock.wait(ns))?,
+        Way::Retry => {
+            with(|own| &mut own.retry, || Lock::new(Some(PIECE_NS)), |lock| lock.wait(ns))?;
+        }
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |ping| ping.wait(ns))??,
@@ -50,7 +53,8 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
 /// As for [`block`].
 pub fn prepare(way: Way) -> io::Result<()> {
     match way {
-        Way::Lock => with(|own| &mut own.lock, Lock::new, |_| ()),
+        Way::Lock => with(|own| &mut own.lock, || Lock::new(None), |_| ()),
+        Way::Retry => with(|own| &mut own.retry, || Lock::new(Some(PIECE_NS)), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |_| ()),
@@ -81,6 +85,7 @@ fn poll(ns: u64) {
 #[derive(Default)]
 struct Own {
     lock: Option<Lock>,
+    retry: Option<Lock>,
     pipe: Option<Pipe>,
     net: Option<Net>,
     ping: Option<Ping>,
@@ -111,28 +116,38 @@ fn with<T, R>(
 /// Value of a contended glibc mutex.
 const CONTENDED: u32 = 2;
 
-/// A mutex that a helper thread locks and releases.
+/// Value of a lock that is no such mutex, and for how long it is waited for at a time.
+const TAKEN: u32 = 1;
+const PIECE_NS: u64 = 1_000_000;
+
+/// A mutex that a helper thread locks, sleeps with, and releases; or a lock that is waited for in pieces, while the helper works.
 struct Lock {
     word: Arc<AtomicU32>,
+    busy_ns: Arc<AtomicU64>,
+    piece_ns: Option<u64>,
     holder: Waker,
 }
 
 impl Lock {
-    fn new() -> io::Result<Self> {
+    fn new(piece_ns: Option<u64>) -> io::Result<Self> {
         let word = Arc::new(AtomicU32::new(0));
-        let released = Arc::clone(&word);
+        let busy_ns = Arc::new(AtomicU64::new(0));
+        let (released, busy) = (Arc::clone(&word), Arc::clone(&busy_ns));
         let holder = Waker::start("lock-holder", move || {
+            clock::spin(busy.load(Ordering::Relaxed));
             released.store(0, Ordering::Release);
             futex::wake(&released);
         })?;
-        Ok(Self { word, holder })
+        Ok(Self { word, busy_ns, piece_ns, holder })
     }
 
     fn wait(&self, ns: u64) {
-        self.word.store(CONTENDED, Ordering::Relaxed);
-        self.holder.wake_after(ns);
-        while self.word.load(Ordering::Acquire) == CONTENDED {
-            futex::wait(&self.word, CONTENDED, None);
+        let (value, busy_ns) = self.piece_ns.map_or((CONTENDED, 0), |_| (TAKEN, ns));
+        self.word.store(value, Ordering::Relaxed);
+        self.busy_ns.store(busy_ns, Ordering::Relaxed);
+        self.holder.wake_after(ns - busy_ns);
+        while self.word.load(Ordering::Acquire) == value {
+            futex::wait(&self.word, value, self.piece_ns);
         }
     }
 }

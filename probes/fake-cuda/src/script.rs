@@ -6,7 +6,7 @@
 //! op       = documented name (all its ABI variants), exact symbol, or "*" (every function)
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (futex released by a thread
-//!                 named lock-holder), poll, pipe, net, io (O_DIRECT reads), page_fault, ioctl, yield
+//!                 named lock-holder), retry (the same in pieces of 1 ms, while that thread works), poll, pipe, net, io (O_DIRECT reads), page_fault, ioctl, yield
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only
@@ -28,6 +28,8 @@ pub enum Way {
     Futex,
     /// In a futex wait that another thread ends.
     Lock,
+    /// In futex waits that time out until another thread, busy all the while, ends the last.
+    Retry,
     /// In `ppoll` on nothing.
     Poll,
     /// In `read` from a pipe.
@@ -46,11 +48,12 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 11] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
         ("lock", Self::Lock),
+        ("retry", Self::Retry),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
         ("net", Self::Net),
@@ -118,7 +121,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, poll, pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, retry, poll, pipe, net, io, page_fault, ioctl, \
          yield, hang, gbps, ret"
     )]
     Key {

@@ -33,7 +33,10 @@ impl Waker {
                 match served.state.load(Ordering::Acquire) {
                     QUIT => return,
                     ASKED => {
-                        clock::sleep(served.after_ns.load(Ordering::Relaxed));
+                        let after_ns = served.after_ns.load(Ordering::Relaxed);
+                        if after_ns > 0 {
+                            clock::sleep(after_ns);
+                        }
                         let taken = served.state.compare_exchange(
                             ASKED,
                             IDLE,

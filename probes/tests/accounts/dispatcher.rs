@@ -130,6 +130,49 @@ fn who_releases_a_lock_is_named_for_the_time_it_was_waited_for() -> Result<()> {
 }
 
 #[test]
+fn who_releases_a_lock_that_is_waited_for_in_pieces_is_named_for_all_of_them() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let mut workload = started(
+        &observed,
+        &stand_ins,
+        "block --kind retry --between-calls --each 8ms --count 100",
+    )?;
+    workload.result()?;
+    let process = observed.process(workload.pid())?;
+    let (of_holder, of_all) = waited(&process, &[Reason::Futex], "lock-holder");
+    ensure!(of_holder * 100 >= of_all * 95, "{of_holder} of {of_all} ns: {:?}", process.waits);
+    ensure!(of_holder >= 700_000_000, "{of_holder} ns: {:?}", process.waits);
+    let is_lock = |wait: &&Wait| wait.reason == Reason::Futex && wait.on.to_text() == "lock-holder";
+    for wait in process.waits.iter().filter(is_lock) {
+        let is_held = wait.held <= wait.total && wait.held.0 * 10 >= wait.total.0 * 9;
+        ensure!(is_held, "the holder works all the time: {wait:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn waits_that_time_out_and_that_nobody_ends_are_the_timers_and_none_is_lost() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let mut workload = started(
+        &observed,
+        &stand_ins,
+        "block --kind futex --between-calls --each 5ms --count 300",
+    )?;
+    let truth = workload.result()?;
+    let process = observed.process(workload.pid())?;
+    let (of_timer, of_all) = waited(&process, &[Reason::Futex], "kernel");
+    let blocked = number(&truth, "/blocked_offcpu_ns");
+    ensure!(of_timer * 100 >= of_all * 99, "{of_timer} of {of_all} ns: {:?}", process.waits);
+    ensure!(
+        of_timer * 100 >= blocked * 90 && of_timer <= blocked,
+        "{of_timer} ns waited for the timer, {blocked} ns blocked and queued"
+    );
+    Ok(())
+}
+
+#[test]
 fn who_takes_the_cpu_is_named_for_the_time_it_was_taken() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;

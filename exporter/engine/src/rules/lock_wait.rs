@@ -25,8 +25,9 @@ pub(crate) fn was_held(wait: &Wait) -> bool {
     is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
 }
 
-/// Share of the futex time in these phases in which a lock was held.
-fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
+/// Share of the futex time in these phases, of which the effect has so much, in which a lock was held. Waits that are not charged to
+/// anybody yet were for none.
+fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>, waited: Nanos) -> f64 {
     let (mut held, mut all) = (Nanos(0), Nanos(0));
     for wait in waits_in(delta, tid, phases, &FUTEX) {
         all.0 = all.0.saturating_add(wait.total.0);
@@ -34,13 +35,13 @@ fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
             held.0 = held.0.saturating_add(wait.held.0);
         }
     }
-    ratio(held, all)
+    ratio(held, all.max(waited))
 }
 
 /// The futex time of an effect in which a lock was held.
 pub(super) fn held_in(process: &Process<'_>, effect: &Measured) -> Nanos {
-    let held = held_share(effect.delta(process), effect.phases, effect.tid);
-    effect.offcpu(&FUTEX).share(held)
+    let waited = effect.offcpu(&FUTEX);
+    waited.share(held_share(effect.delta(process), effect.phases, effect.tid, waited))
 }
 
 /// What a thread lost to locks, in calls and between them.
@@ -50,7 +51,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     for &phase in Phase::ALL.iter().filter(|&&phase| futex.is_lost_in(phase)) {
         let waited = thread.time.at(phase, futex);
         if waited.0 > 0 {
-            let held = held_share(span.delta, Phases::Only(phase), Some(thread.tid));
+            let held = held_share(span.delta, Phases::Only(phase), Some(thread.tid), waited);
             claim.0[phase as usize][futex.index()] = waited.share(held);
         }
     }
