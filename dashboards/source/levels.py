@@ -43,9 +43,9 @@ def _when_empty(panel):
     """What the panel shows in place of `No data`; nothing where the default level is enough for a part of it."""
     exprs = [target["expr"] for target in panel["targets"]]
     if all(needs_full(expr) for expr in exprs):
-        return "No data: needs metrics.level: full"
+        return "No data (only with metrics.level: full)"
     if panel["type"] == "heatmap" and all(needs_full_buckets(expr) for expr in exprs):
-        return "No data: needs classic buckets, metrics.level: full"
+        return "No data (only with classic buckets and metrics.level: full)"
     return None
 
 

@@ -63,7 +63,7 @@ impl CardinalityLimit {
         let used = live.iter().filter(|process| self.tracked.contains(&process.id)).count();
         let free = self.limit.saturating_sub(used).min(new.len());
         let beyond = new.split_off(free);
-        if !beyond.is_empty() && self.aggregated.is_empty() {
+        if !beyond.is_empty() && self.aggregated_total == 0 {
             tracing::warn!(
                 limit = self.limit,
                 "limits.live_processes is reached: more processes are exported together, as pid=\"other\", and are not evaluated for causes"

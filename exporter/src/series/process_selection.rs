@@ -29,7 +29,7 @@ impl ProcessSelection {
         }
     }
 
-    /// The processes that are not exported. Workers are where the process that they work for is, whatever they are called.
+    /// The processes that are not exported. Workers are where the process that they work for is, as long as it is known.
     pub fn excluded(
         &mut self,
         processes: &[ProcessSnapshot],

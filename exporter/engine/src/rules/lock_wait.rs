@@ -25,8 +25,8 @@ pub(crate) fn was_held(wait: &Wait) -> bool {
     is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
 }
 
-/// Share of the futex time in these phases, of which the effect has so much, in which a lock was held. Waits that are not charged to
-/// anybody yet were for none.
+/// Share of the futex time in these phases in which a lock was held. The effect has `waited` of it; what is not charged to anybody yet
+/// was no wait for a lock.
 fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>, waited: Nanos) -> f64 {
     let (mut held, mut all) = (Nanos(0), Nanos(0));
     for wait in waits_in(delta, tid, phases, &FUTEX) {
