@@ -213,8 +213,8 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
  * the holder. Those before it, on the same futex or another of the same lock, are charged with it. The longest such piece, the
  * longest time between two, how much of them is kept, and the size of a lock. */
 #define RETRY_NS 20000000ULL
-#define BETWEEN_NS 1000000ULL
-#define RETRIES_NS 500000000ULL
+#define BETWEEN_NS 10000000ULL
+#define RETRIES_NS 100000000ULL
 #define LOCK_BYTES 64
 
 /* Charges the timer with the pieces that nobody ended, but for the last `kept` ns. The waker's name is not needed any more. */

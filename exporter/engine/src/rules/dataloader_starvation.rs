@@ -139,7 +139,7 @@ fn add_competitors(
 /// Share of the victim's waits that were for data: ended by a worker, or by an idle thread of the victim that passed on what a worker
 /// prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a worker
 /// for as long.
-fn for_data(delta: &Delta<'_>, phases: Phases, waited: Nanos) -> f64 {
+fn for_data(delta: &Delta<'_>, phases: Phases) -> f64 {
     let (mut workers, mut passed_on, mut all) = (Nanos(0), Nanos(0), Nanos(0));
     let add = |sum: &mut Nanos, time: Nanos| sum.0 = sum.0.saturating_add(time.0);
     for wait in waits_in(delta, None, phases, &WAITS) {
@@ -150,7 +150,7 @@ fn for_data(delta: &Delta<'_>, phases: Phases, waited: Nanos) -> f64 {
             _ => {}
         }
     }
-    ratio(Nanos(workers.0.saturating_add(passed_on.min(workers).0)), all.max(waited))
+    ratio(Nanos(workers.0.saturating_add(passed_on.min(workers).0)), all)
 }
 
 /// Waits for data as part of a thread's time.
@@ -159,8 +159,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
         State::Off(reason) => WAITS.contains(&reason) && phases.contain(phase),
         State::Running => false,
     });
-    let data = for_data(span.delta, phases, waits.total());
-    share(waits, data)
+    share(waits, for_data(span.delta, phases))
 }
 
 pub(super) const RULE: Rule = Rule {
@@ -186,10 +185,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         context,
         process,
         cause,
-        |effect| {
-            let waited = effect.offcpu(&WAITS);
-            waited.share(for_data(effect.delta(process), effect.phases, waited))
-        },
+        |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(process), effect.phases)),
         |effect, thread| {
             let delta = effect.delta(process);
             claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()

@@ -25,9 +25,8 @@ pub(crate) fn was_held(wait: &Wait) -> bool {
     is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
 }
 
-/// Share of the futex time in these phases in which a lock was held. The effect has `waited` of it; what is not charged to anybody yet
-/// was no wait for a lock.
-fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>, waited: Nanos) -> f64 {
+/// Share of the futex time in these phases in which a lock was held.
+fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
     let (mut held, mut all) = (Nanos(0), Nanos(0));
     for wait in waits_in(delta, tid, phases, &FUTEX) {
         all.0 = all.0.saturating_add(wait.total.0);
@@ -35,13 +34,13 @@ fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>, waited: Nanos
             held.0 = held.0.saturating_add(wait.held.0);
         }
     }
-    ratio(held, all.max(waited))
+    ratio(held, all)
 }
 
 /// The futex time of an effect in which a lock was held.
 pub(super) fn held_in(process: &Process<'_>, effect: &Measured) -> Nanos {
-    let waited = effect.offcpu(&FUTEX);
-    waited.share(held_share(effect.delta(process), effect.phases, effect.tid, waited))
+    let held = held_share(effect.delta(process), effect.phases, effect.tid);
+    effect.offcpu(&FUTEX).share(held)
 }
 
 /// What a thread lost to locks, in calls and between them.
@@ -51,7 +50,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     for &phase in Phase::ALL.iter().filter(|&&phase| futex.is_lost_in(phase)) {
         let waited = thread.time.at(phase, futex);
         if waited.0 > 0 {
-            let held = held_share(span.delta, Phases::Only(phase), Some(thread.tid), waited);
+            let held = held_share(span.delta, Phases::Only(phase), Some(thread.tid));
             claim.0[phase as usize][futex.index()] = waited.share(held);
         }
     }

@@ -2,7 +2,7 @@
 
 use gpucause_abi::record::DEVICE_LEN;
 use gpucause_abi::snapshot::{BlockIo, DeviceName, Wait};
-use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, State};
+use gpucause_abi::state::{BlockOperation, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tgid, Tid};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Place, Severity};
 
@@ -32,17 +32,6 @@ fn only_the_waits_inside_launches_are_lost_to_the_lock_that_launches_wait_for() 
         Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
     );
     lost(chain, u64::from(FAULT_WINDOWS) * 200 * MS);
-}
-
-#[test]
-fn waits_that_are_charged_to_nobody_yet_are_for_no_lock() {
-    let mut host = trained();
-    host.run(FAULT_WINDOWS, |train| {
-        steady(train);
-        train.waits(Reason::Futex, Task("lock-holder", 100, Relation::Thread), 30 * MS, 30 * MS);
-        train.off(Phase::Host, Reason::Futex, 840 * MS);
-    });
-    host.does_not_blame(&[Cause::LockWait]);
 }
 
 #[test]
