@@ -39,11 +39,10 @@ use gpucause_abi::state::{Reason, Role};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use poll::until;
-use prometheus_server::Prometheus;
+use prometheus_server::{Prometheus, native_histograms, version};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -156,35 +155,15 @@ fn programs() -> Vec<(String, (u32, u32))> {
         .collect()
 }
 
-fn version(program: &str) -> (u32, u32) {
-    let output = Command::new(program).arg("--version").output().unwrap_or_else(|error| {
-        panic!(
-            "{program}: {error}; `make test-tools` installs prometheus, `.ci/prometheus trixie target/prometheus-trixie` and \
-             `.ci/prometheus sid target/prometheus-sid` unpack later ones, GPUCAUSE_PROMETHEUS names others"
-        )
-    });
-    // Old versions print it to standard error.
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    let numbers = text.split_once("version ").unwrap().1.splitn(3, '.');
-    let numbers: Vec<u32> = numbers.take(2).map(|number| number.parse().unwrap()).collect();
-    (numbers[0], numbers[1])
-}
-
 /// Scrapes the page every second.
 fn scraping(program: &(String, (u32, u32)), target: SocketAddr, native: bool) -> Prometheus {
     let (name, version) = program;
-    // From 3.8 the feature is a setting.
-    let setting = if *version >= (3, 8) {
-        format!("  scrape_native_histograms: {native}\n")
-    } else {
-        String::new()
-    };
+    let (setting, flags) = native_histograms(*version, native);
     let config = format!(
-        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: gpucause\n{setting}  \
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: gpucause\n  {setting}\n  \
          static_configs: [{{targets: ['{target}']}}]\n"
     );
-    let feature = ["--enable-feature=native-histograms"];
-    Prometheus::of(name, &config, if native && setting.is_empty() { &feature } else { &[] })
+    Prometheus::of(name, &config, flags)
 }
 
 /// The finite number that a query has, once there were scrapes enough.

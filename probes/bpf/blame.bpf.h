@@ -265,7 +265,7 @@ static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, 
 		return held;
 	if (busy > since)
 		return held ? held : woken - busy;
-	/* What it slept of the time of the pieces is none of it, wherever that was. */
+	/* It may have slept through pieces or between them: all of that is taken off. */
 	slept = busy > thread->retried_since_ns ? busy - thread->retried_since_ns : 0;
 	return woken - since + (goes_on && thread->retried_ns > slept ? thread->retried_ns - slept : 0);
 }

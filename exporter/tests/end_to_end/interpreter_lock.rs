@@ -3,23 +3,14 @@
 use crate::chains::chain_of;
 use crate::exporter::Exporter;
 use crate::poll::until;
+use crate::python::Python;
 use crate::workload::{Workload, libraries};
 use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/interpreter_lock.py");
 /// Launches of its process before another thread takes the interpreter: it is warm then.
 const WARM: f64 = 40_000.0;
-
-/// A Python program, killed when dropped.
-struct Python(Child);
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn a_thread_that_keeps_the_interpreter_of_python_is_named_for_the_lock() {

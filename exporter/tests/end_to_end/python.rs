@@ -14,9 +14,19 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/slow_calls.py");
 const OP: &str = "cudaDeviceSynchronize";
 
+/// A Python program, killed when dropped.
+pub(crate) struct Python(pub(crate) Child);
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A Python program that makes slow calls: one round for each call of `go`.
 struct Script {
-    child: Child,
+    child: Python,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
@@ -33,7 +43,7 @@ impl Script {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut script = Self { child, input, output };
+        let mut script = Self { child: Python(child), input, output };
         assert_eq!(script.line(), "ready");
         script
     }
@@ -48,14 +58,7 @@ impl Script {
     }
 
     fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.0.id().to_string()
     }
 }
 

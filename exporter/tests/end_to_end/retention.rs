@@ -2,8 +2,9 @@
 
 use crate::exporter::Exporter;
 use crate::poll::until;
+use crate::python::Python;
 use crate::workload::{Workload, libraries};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
@@ -88,15 +89,6 @@ if sys.argv[2] == "1000":
     os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], sys.argv[1], "10"])
 sys.stdin.read()
 "#;
-
-struct Python(Child);
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn counters_of_a_process_that_executes_itself_do_not_decrease() {

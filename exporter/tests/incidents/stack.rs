@@ -14,7 +14,7 @@ use crate::clock::sped_up;
 use crate::expected::COMM;
 use crate::exporter::Exporter;
 use crate::poll::{until, within};
-use crate::prometheus_server::Prometheus;
+use crate::prometheus_server::{PROMETHEUS, Prometheus, native_histograms, version};
 use crate::server_process::ServerProcess;
 use crate::trainer::{Trainer, libraries};
 use crate::webhook::Webhook;
@@ -85,6 +85,7 @@ fn prometheus_config(
     exporter: &Exporter,
     alertmanager: Option<&ServerProcess>,
     rules: &Path,
+    native_setting: &str,
 ) -> String {
     let alerts = format!("- {}/", rules.join("alerts").display());
     let rules = format!("- {}/", rules.join("rules").display());
@@ -94,11 +95,12 @@ fn prometheus_config(
     let ours = alertmanager.map_or_else(String::new, |server| {
         notified.replace("localhost:9093", &server.address.to_string())
     });
-    let changes: [(&str, &str, usize); 6] = [
+    let changes: [(&str, &str, usize); 7] = [
         (grafana, "  external_labels:\n    grafana: https://grafana.example", 1),
         ("- ../rules/", &rules, 1),
         ("- ./", &alerts, 1),
         (notified, &ours, 1),
+        ("# scrape_native_histograms: true", native_setting, 1),
         ("localhost:9400", &exporter.address.to_string(), 1),
         ("_interval: 15s", &format!("_interval: {INTERVAL}"), 2),
     ];
@@ -113,9 +115,9 @@ fn start_prometheus(
 ) -> (Prometheus, TempDir) {
     let native = alertmanager.is_none();
     let rules = rules(speed, native);
-    let config = prometheus_config(exporter, alertmanager, rules.path());
-    let feature = ["--enable-feature=native-histograms"];
-    let prometheus = Prometheus::start(&config, if native { &feature } else { &[] });
+    let (setting, flags) = native_histograms(version(PROMETHEUS), native);
+    let config = prometheus_config(exporter, alertmanager, rules.path(), &setting);
+    let prometheus = Prometheus::start(&config, flags);
     until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
     (prometheus, rules)
 }

@@ -6,7 +6,8 @@
 //! op       = documented name (all its ABI variants), exact symbol, or "*" (every function)
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (futex released by a thread
-//!                 named lock-holder), retry (the same in pieces of 1 ms, while that thread works), poll, pipe, net, io (O_DIRECT reads), page_fault, ioctl, yield
+//!                 named lock-holder), retry (the same in pieces of 1 ms, while that thread works), poll, pipe, net, io
+//!                 (O_DIRECT reads), page_fault, ioctl, yield
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gpucause_abi::snapshot::{DispatcherSnapshot, TimeAccount, Wait};
+use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_fake_cuda::clock::monotonic_ns;
 use gpucause_probes::Options;
@@ -129,17 +129,19 @@ fn who_releases_a_lock_is_named_for_the_time_it_was_waited_for() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn who_releases_a_lock_that_is_waited_for_in_pieces_is_named_for_all_of_them() -> Result<()> {
+/// A workload that blocks so between its calls, when it has done so.
+fn blocked(arguments: &str) -> Result<ProcessSnapshot> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;
-    let mut workload = started(
-        &observed,
-        &stand_ins,
-        "block --kind retry --between-calls --each 8ms --count 100",
-    )?;
+    let arguments = format!("block --between-calls {arguments}");
+    let mut workload = started(&observed, &stand_ins, &arguments)?;
     workload.result()?;
-    let process = observed.process(workload.pid())?;
+    observed.process(workload.pid())
+}
+
+#[test]
+fn who_releases_a_lock_that_is_waited_for_in_pieces_is_named_for_all_of_them() -> Result<()> {
+    let process = blocked("--kind retry --each 8ms --count 100")?;
     let (of_holder, of_all) = waited(&process, &[Reason::Futex], "lock-holder");
     ensure!(of_holder * 100 >= of_all * 90, "{of_holder} of {of_all} ns: {:?}", process.waits);
     ensure!(of_holder >= 600_000_000, "{of_holder} ns: {:?}", process.waits);
@@ -153,15 +155,7 @@ fn who_releases_a_lock_that_is_waited_for_in_pieces_is_named_for_all_of_them() -
 
 #[test]
 fn waits_that_time_out_and_that_nobody_ends_are_the_timers_and_none_is_lost() -> Result<()> {
-    let stand_ins = StandIns::lay_out()?;
-    let observed = Observed::start(Options::default())?;
-    let mut workload = started(
-        &observed,
-        &stand_ins,
-        "block --kind futex --between-calls --each 5ms --count 300",
-    )?;
-    workload.result()?;
-    let process = observed.process(workload.pid())?;
+    let process = blocked("--kind futex --each 5ms --count 300")?;
     let (of_timer, of_all) = waited(&process, &[Reason::Futex], "kernel");
     let blocked = off(&process.dispatcher_time, Reason::Futex);
     ensure!(of_timer * 100 >= of_all * 99, "{of_timer} of {of_all} ns: {:?}", process.waits);
