@@ -49,7 +49,7 @@ CALLS = [
     ("driver", op) for op in "cuMemcpyHtoDAsync cuMemsetD8Async cuStreamSynchronize cuEventRecord cuMemAlloc cuMemFree".split()
 ] + [("nccl", "ncclAllReduce"), ("nccl", "ncclAllGather")]
 STATES = {
-    "host": ["running", "preempted", "runqueue", "futex", "other"],
+    "host": ["running", "preempted", "runqueue", "futex", "lock", "other"],
     "launch": ["running", "preempted", "runqueue"],
     "memcpy": ["running", "preempted"],
     "sync": ["running", "preempted", "runqueue", "poll"],
@@ -109,11 +109,11 @@ def process(instance, number, processes, level):
             value = "@e0" if state == "running" else "@e-2"
             yield f'gpucause_dispatcher_seconds_total{{{me},phase="{phase}",state="{state}"}} {value}'
     yield f"gpucause_dispatcher_wall_seconds_total{{{me}}} @e0"
-    for state in ["preempted", "runqueue", "futex"]:
+    for state in ["preempted", "runqueue", "lock"]:
         yield f'gpucause_dispatcher_lost_seconds_total{{{me},state="{state}"}} @e-2'
     for name in ["kworker", "rustc", "other", "python3"]:
         yield f'gpucause_preempted_by_seconds_total{{{me},culprit="{name}"}} @e-2'
-        for reason in ["futex", "poll"]:
+        for reason in ["lock", "poll"]:
             yield f'gpucause_blocked_on_seconds_total{{{me},reason="{reason}",waker="{name}"}} @e-2'
     for cause in CAUSES:
         value = "@e-3" if cause == "cpu_preemption" else "0"

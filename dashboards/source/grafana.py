@@ -37,7 +37,8 @@ CAUSES = {
 REASONS = {
     "preempted": CAUSES["cpu_preemption"],
     "runqueue": CAUSES["runqueue_wait"],
-    "futex": CAUSES["lock_wait"],
+    "lock": CAUSES["lock_wait"],
+    "futex": "#6E7687",
     "io": CAUSES["block_io"],
     "page_fault": CAUSES["page_fault"],
     "gpu_driver": CAUSES["implicit_sync"],

@@ -27,7 +27,7 @@ HEATMAP = (
     " Needs classic buckets. A Prometheus that stores native histograms gets them with metrics.classic_buckets: always in the exporter's"
     " configuration, and keeps them with scrape_classic_histograms (from 2.45) or always_scrape_classic_histograms (from 3.0)."
 )
-LOCKS = 'reason="futex"'
+LOCKS = 'reason="lock"'
 WARM = 'cold="false"'
 # All reasons together are a series of their own.
 ONE_REASON = 'reason!="all"'
@@ -282,7 +282,7 @@ def _culprits():
         ),
         timeseries(
             "Holders: threads that ended a wait for a lock",
-            "Time per second that dispatcher threads and workers were blocked on locks and conditions, by the thread that released them.",
+            "Time per second that dispatcher threads and workers were blocked on locks, by the thread that released them.",
             [query(f"topk(8, {rate('gpucause_blocked_on_seconds_total', 'waker', LOCKS)} > 0)", "{{waker}}")],
             unit="suffix: s/s",
             w=12,
@@ -311,7 +311,7 @@ def _culprits():
             "The same over the selected time range, in seconds.",
             [
                 query(
-                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="futex"}}[$__range]))'
+                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="lock"}}[$__range]))'
                     " > 0)",
                     "{{waker}}",
                     instant=True,
@@ -321,7 +321,7 @@ def _culprits():
             w=8,
             h=7,
             decimals=1,
-            thresholds=steps(REASONS["futex"]),
+            thresholds=steps(REASONS["lock"]),
             runbooks=["GpucauseLockHolder"],
         ),
         bars(
@@ -330,7 +330,7 @@ def _culprits():
             [
                 query(
                     f"topk(8, sum by (reason, waker) (increase(gpucause_blocked_on_seconds_total{{{ON},"
-                    ' reason!~"futex|sleep"}[$__range])) > 0)',
+                    ' reason!~"lock|sleep"}[$__range])) > 0)',
                     "{{reason}}: {{waker}}",
                     instant=True,
                 )

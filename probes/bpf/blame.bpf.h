@@ -97,17 +97,25 @@ static __noinline void note_waker(struct thread *thread)
 	name_current(&thread->waker, thread->tgid, thread->proc_id);
 	thread->waker_busy_since_ns = 0;
 	thread->waker_proc_id = 0;
+	thread->waker_tid = 0;
+	thread->waker_polled = 0;
+	thread->waker_took_ns = 0;
 	if (thread->waker.relation == RELATION_OTHER)
 		return;
 	of_waker = thread_of(waker);
-	if (of_waker && thread->waker.relation == RELATION_WORKER)
+	if (!of_waker)
+		return;
+	if (thread->waker.relation == RELATION_WORKER)
 		thread->waker_proc_id = of_waker->proc_id;
-	else if (of_waker && thread->waker.relation == RELATION_THREAD)
-		thread->waker_busy_since_ns = of_waker->busy_since_ns;
+	if (thread->waker.relation != RELATION_THREAD)
+		return;
+	thread->waker_tid = waker->pid;
+	thread->waker_busy_since_ns = of_waker->busy_since_ns;
+	thread->waker_polled = of_waker->polled;
+	thread->waker_took_ns = of_waker->took_ns;
 }
 
-/* A shorter wait on a futex is for a lock that is passed on, and the thread busy all the same: one that keeps Python's interpreter
- * lock gives it away for that long whenever it is asked to. */
+/* A thread is busy all the same in a shorter wait on a futex. */
 #define BRIEF_NS 100000ULL
 
 /* Whether an idle thread waits like this: for work, a message or a time. */
@@ -117,6 +125,15 @@ static __always_inline bool is_idle(__u32 reason, __u64 ns)
 	       reason == REASON_SLEEP || reason == REASON_OTHER;
 }
 
+/* Since when the thread is busy, and has the lock that it polled for, after a blocked wait. */
+static __always_inline void end_wait(struct thread *thread, __u64 since, __u64 woken)
+{
+	if (is_idle(thread->off_reason, woken - since))
+		thread->busy_since_ns = woken;
+	if (woken < thread->polls_until_ns)
+		thread->took_ns = woken;
+}
+
 /* Sets the `waker` to blame for a wait of this reason. */
 static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 {
@@ -124,6 +141,7 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 
 	switch (reason) {
 	case REASON_FUTEX:
+	case REASON_LOCK:
 		needed = WAKES_FUTEX;
 		break;
 	case REASON_POLL:
@@ -179,9 +197,12 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 	return blamed;
 }
 
-VERIFIED_ONCE int blame_add(__u64 victim, __u32 wait, struct other_task *other, __u64 ns, __u64 held)
+/* `by_tid` is the thread that held a lock, 0 for other waits. */
+VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, __u64 ns, __u64 held)
 {
-	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
+	struct blame_key key = {
+		.proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16, .by_tid = wait >> 32
+	};
 	struct blamed *blamed;
 
 	if (!other)
@@ -209,101 +230,101 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 		__sync_fetch_and_add(&worker->measures.ended_waits, ns);
 }
 
-/* Some locks are waited for in pieces that time out, as Python's for its interpreter every 5 ms: only the last is ended by
- * the holder. Those before it, on the same futex or another of the same lock, are charged with it. The longest such piece, the
- * longest time between two, how much of them is kept, and the size of a lock. */
-#define RETRY_NS 20000000ULL
+/* The longest time between two waits for a lock that is polled. */
 #define BETWEEN_NS 10000000ULL
-#define RETRIES_NS 100000000ULL
-#define LOCK_BYTES 64
 
-/* Charges the timer with the pieces that nobody ended, but for the last `kept` ns. The waker's name is not needed any more. */
-static __always_inline void charge_retries(struct thread *thread, __u32 tid, __u64 kept)
+/* Charges the timer with the waits that nobody ended. The waker's name is not needed any more. */
+static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 {
 	__u64 ns = thread->retried_ns;
 
-	if (ns <= kept)
+	if (!ns)
 		return;
-	ns -= kept;
-	thread->retried_since_ns += ns;
-	thread->retried_ns = kept;
+	thread->retried_ns = 0;
 	set_nobody(&thread->waker, NAME_KERNEL);
-	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_FUTEX, thread->retried_phase), &thread->waker, ns, 0);
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase), &thread->waker, ns, 0);
 }
 
-/* Whether a wait from `since` is for the lock of the pieces, and soon after them. */
-static __always_inline bool is_same_lock(const struct thread *thread, __u32 reason, __u64 since)
+/* Whether a wait from `since` for the polled lock goes on after those that timed out. */
+static __always_inline bool goes_on(const struct thread *thread, __u64 since)
 {
-	return reason == REASON_FUTEX && thread->phase == thread->retried_phase &&
-	       thread->futex - thread->retried_futex + LOCK_BYTES <= 2 * LOCK_BYTES &&
+	return thread->retried_ns && thread->phase == thread->retried_phase &&
 	       since - thread->retried_until_ns <= BETWEEN_NS;
 }
 
-/* Keeps a piece. */
-static __always_inline void keep_retry(struct thread *thread, __u64 since, __u64 woken)
+/* Keeps a wait for the polled lock that timed out, until it is known who has it. */
+static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 since, __u64 woken)
 {
-	if (!thread->retried_ns) {
+	if (!goes_on(thread, since)) {
+		charge_retries(thread, tid);
 		thread->retried_since_ns = since;
-		thread->retried_futex = thread->futex;
 		thread->retried_phase = thread->phase;
 	}
 	thread->retried_until_ns = woken;
 	thread->retried_ns += woken - since;
 }
 
-/* For how long of a wait the waker had held a lock, and with the pieces before it where it goes on after them: of a lock, for all of
- * the wait, and else for as long as it had been busy. */
-static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, bool goes_on, __u64 since, __u64 woken)
+/* How much of a futex wait from `since` to `woken` the thread that ended it was busy, or held the lock that it is for. */
+static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 busy = thread->waker_busy_since_ns, held = 0, slept;
+	__u64 from;
 
-	if (reason != REASON_FUTEX)
+	if (reason == REASON_LOCK && !thread->polls_until_ns)
+		return woken - since;
+	if (thread->waker.relation != RELATION_THREAD)
 		return 0;
-	if (thread->waits_for_lock)
-		held = woken - since;
-	if (thread->waker.relation != RELATION_THREAD || !busy || busy >= woken)
-		return held;
-	if (busy > since)
-		return held ? held : woken - busy;
-	/* It may have slept through pieces or between them: all of that is taken off. */
-	slept = busy > thread->retried_since_ns ? busy - thread->retried_since_ns : 0;
-	return woken - since + (goes_on && thread->retried_ns > slept ? thread->retried_ns - slept : 0);
+	from = reason == REASON_LOCK ? thread->waker_took_ns : thread->waker_busy_since_ns;
+	if (!from && reason == REASON_FUTEX)
+		return 0;
+	if (from < since)
+		from = since;
+	return from < woken ? woken - from : 0;
+}
+
+/* The futex is a lock if the thread that ends the wait polls it, too: work is waited for by those alone who do it. */
+static __always_inline void prove_lock(struct thread *thread)
+{
+	bool is_lock = thread->waker.relation == RELATION_THREAD && thread->waker_polled == thread->polled;
+
+	thread->polled_lock = is_lock ? thread->polled : 0;
 }
 
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	bool is_same, goes_on;
-	__u64 held;
+	__u64 total = woken - since, held;
+	bool polls;
 
 	if (!thread)
 		return 0;
 	settle_waker(thread, reason);
-	is_same = is_same_lock(thread, reason, since);
-	goes_on = is_same && !thread->waits_for_lock && thread->waker.relation == RELATION_THREAD;
+	polls = (reason == REASON_FUTEX || reason == REASON_LOCK) && thread->polls_until_ns;
+	/* The timer's interrupt may have come while some task was in such a system call. */
+	if (polls && woken >= thread->polls_until_ns)
+		set_nobody(&thread->waker, NAME_KERNEL);
 	if (is_recording())
 		record_offcpu(VICTIM(thread->proc_id, tid),
-			      WAIT(reason, thread->phase) | WAIT_FLAGS(thread->waits_for_lock ? EVENT_LOCK : 0),
-			      &thread->waker, since, woken - since);
-	if (reason == REASON_FUTEX && thread->waker.relation == RELATION_NONE && !thread->waits_for_lock &&
-	    woken - since <= RETRY_NS) {
-		if (!is_same)
-			charge_retries(thread, tid, 0);
-		keep_retry(thread, since, woken);
-		charge_retries(thread, tid, RETRIES_NS);
+			      WAIT(reason, thread->phase) | WAIT_FLAGS(reason == REASON_LOCK ? EVENT_LOCK : 0),
+			      &thread->waker, since, total);
+	if (polls && reason == REASON_LOCK && thread->waker.relation == RELATION_NONE) {
+		keep_retry(thread, tid, since, woken);
 		return 0;
 	}
+	if (polls && thread->waker.relation != RELATION_NONE)
+		prove_lock(thread);
 	if (thread->waker.relation == RELATION_WORKER)
-		credit_worker(thread->waker_proc_id, woken - since);
-	held = held_of(thread, reason, goes_on, since, woken);
-	blame_add(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker,
-		  woken - since + (goes_on ? thread->retried_ns : 0), held);
-	if (goes_on)
+		credit_worker(thread->waker_proc_id, total);
+	if (polls && reason == REASON_LOCK && goes_on(thread, since)) {
+		since = thread->retried_since_ns;
+		total += thread->retried_ns;
 		thread->retried_ns = 0;
-	/* A mutex beside the lock is part of it, and whoever has that need not have the lock. */
-	if (is_same && thread->waits_for_lock)
-		thread->retried_until_ns = woken;
-	else
-		charge_retries(thread, tid, 0);
+	}
+	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;
+	blame_add(VICTIM(thread->proc_id, tid),
+		  WAIT(reason, thread->phase) | (reason == REASON_LOCK ? (__u64)thread->waker_tid << 32 : 0),
+		  &thread->waker, total, held < total ? held : total);
+	/* Of another wait: the lock is not waited for any more. */
+	if (woken - thread->retried_until_ns > BETWEEN_NS)
+		charge_retries(thread, tid);
 	return 0;
 }

@@ -40,7 +40,7 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	if (thread->slot)
 		free_slot(thread, task->pid);
-	charge_retries(thread, task->pid, 0);
+	charge_retries(thread, task->pid);
 	close_account(thread);
 	keep_faults(task, thread->proc_id);
 }
@@ -58,7 +58,7 @@ VERIFIED_ONCE int forget_thread(struct thread *thread, __u32 pid)
 	thread->depth = 0;
 	if (thread->slot)
 		free_slot(thread, pid);
-	charge_retries(thread, pid, 0);
+	charge_retries(thread, pid);
 	thread->off_since_ns = 0;
 	if (since && since <= now && thread->account_since_ns) {
 		if (thread->off_reason < REASONS)

@@ -21,7 +21,7 @@
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 
-static __always_inline __u32 first_argument(const struct pt_regs *regs)
+static __always_inline __u64 first_argument(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
 	return regs->di;
@@ -39,7 +39,10 @@ static __always_inline __u32 first_argument(const struct pt_regs *regs)
 #define FUTEX_COMMAND 0x7f
 #define FUTEX_WAIT 0
 #define FUTEX_LOCK_PI 6
+#define FUTEX_WAIT_BITSET 9
 #define FUTEX_LOCK_PI2 13
+/* A flag of the command: the timeout is not in the monotonic clock's time. */
+#define FUTEX_CLOCK_REALTIME 0x100
 /* Value of a contended glibc mutex ("low-level lock"). */
 #define MUTEX_CONTENDED 2
 
@@ -61,18 +64,61 @@ static __always_inline __u32 third_argument(const struct pt_regs *regs)
 #endif
 }
 
-/* Whether a thread that blocks in futex wants a lock. Waits on condition variables differ, but some of those implement
- * locks, as Python's. */
-static __noinline bool wants_lock(struct task_struct *task)
+static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+#if defined(__TARGET_ARCH_x86)
+	return regs->r10;
+#else
+	return regs->user_regs.regs[3];
+#endif
+}
+
+/* Whether a thread that blocks in futex wants a mutex of the C library. Its condition variables and semaphores wait by another
+ * command. */
+static __always_inline bool wants_mutex(const struct pt_regs *regs)
+{
 	__u32 command = second_argument(regs) & FUTEX_COMMAND;
 
-	if (syscall_number(regs) != SYSCALL_FUTEX)
-		return false;
 	if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2)
 		return true;
 	return command == FUTEX_WAIT && third_argument(regs) == MUTEX_CONTENDED;
+}
+
+/* A futex wait that times out sooner is repeated: the thread polls. Python does so every 5 ms for its interpreter's lock. */
+#define POLL_NS 20000000ULL
+#define SECOND_NS 1000000000ULL
+
+/* When the wait times out, if that is soon; else 0. */
+static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
+{
+	__u32 operation = second_argument(regs), command = operation & FUTEX_COMMAND;
+	__u64 timeout[2], until;
+
+	if (command != FUTEX_WAIT && (command != FUTEX_WAIT_BITSET || operation & FUTEX_CLOCK_REALTIME))
+		return 0;
+	if (!fourth_argument(regs) || bpf_probe_read_user(timeout, sizeof(timeout), (void *)fourth_argument(regs)))
+		return 0;
+	until = timeout[0] * SECOND_NS + timeout[1] + (command == FUTEX_WAIT ? now : 0);
+	return until > now && until - now <= POLL_NS ? until : 0;
+}
+
+/* What the running task waits for in futex: a lock only where that is known. */
+static __noinline void note_futex(struct thread *thread, struct task_struct *task, __u64 now)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	if (syscall_number(regs) != SYSCALL_FUTEX)
+		return;
+	if (wants_mutex(regs)) {
+		thread->off_reason = REASON_LOCK;
+		return;
+	}
+	thread->polls_until_ns = polls_until(regs, now);
+	if (!thread->polls_until_ns)
+		return;
+	thread->polled = first_argument(regs) >> 3;
+	if (thread->polled == thread->polled_lock)
+		thread->off_reason = REASON_LOCK;
 }
 
 /* Classifies a wait on descriptor `fd`: only files and block devices are I/O. */
@@ -136,15 +182,16 @@ static __always_inline __u32 blocked_reason(struct task_struct *task)
 }
 
 /* Why the running task blocks, in its record. */
-VERIFIED_ONCE int note_reason(struct thread *thread)
+VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	if (!thread)
 		return 0;
 	thread->off_reason = blocked_reason(task);
-	thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
-	thread->futex = first_argument((struct pt_regs *)bpf_task_pt_regs(task));
+	thread->polls_until_ns = 0;
+	if (thread->off_reason == REASON_FUTEX)
+		note_futex(thread, task, now);
 	return 0;
 }
 
@@ -171,7 +218,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 			await_cpu(thread, task->pid, bpf_get_smp_processor_id(), REASON_PREEMPTED, now);
 		}
 	} else {
-		note_reason(thread);
+		note_reason(thread, now);
 	}
 	/* An account opened just above, after `now`, has no time yet. */
 	if (thread->account_since_ns)
@@ -259,8 +306,7 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		else
 			record_helper(thread, pid, thread->off_reason, since, woken - since);
 	}
-	if (is_idle(thread->off_reason, woken - since))
-		thread->busy_since_ns = woken;
+	end_wait(thread, since, woken);
 	charge_runqueue(thread, pid, woken, now);
 	return 0;
 }

@@ -55,8 +55,7 @@ VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 		charge_unseen(thread, reason, since, woken - since);
 		if (woken > since && thread->role != ROLE_HELPER)
 			blame_waker(thread, pid, reason, since, woken);
-		if (is_idle(reason, woken - since))
-			thread->busy_since_ns = woken;
+		end_wait(thread, since, woken);
 		charge_unseen(thread, REASON_RUNQUEUE, since, queued);
 		if (queued && thread->role != ROLE_HELPER) {
 			/* Who had the CPU in what is not charged yet is unknown. */

@@ -178,6 +178,9 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->reclaim_since_ns = 0;
 	thread->modes = 0;
 	thread->untimed_in_a_row = 0;
+	thread->polled = 0;
+	thread->polled_lock = 0;
+	thread->took_ns = 0;
 	thread->retried_ns = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	if (role == ROLE_WORKER && is_main)

@@ -194,6 +194,7 @@ mod tests {
             tgid: None,
             total: SECOND,
             held: SECOND,
+            holder: None,
         }];
         process
     }

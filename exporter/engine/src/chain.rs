@@ -104,15 +104,9 @@ impl Cause {
         )
     }
 
-    /// Whether the time that it takes can be lost: the victim is off the CPU in a [lost
+    /// Whether the time that it takes is lost: the victim is off the CPU in a [lost
     /// state](gpucause_abi::state::State::is_lost_in).
     pub const fn loses_time(self) -> bool {
-        self.takes_lost_time() || matches!(self, Self::DataloaderStarvation)
-    }
-
-    /// Whether the time that it takes is mostly lost. Waits for data are so only while workers hold a lock: where nothing of such
-    /// a cause is lost, that does not say that it is harmless.
-    pub const fn takes_lost_time(self) -> bool {
         matches!(
             self,
             Self::CpuPreemption

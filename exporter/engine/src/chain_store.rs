@@ -259,6 +259,7 @@ impl ChainStore {
     pub(crate) fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
         self.host.cpus = cpus;
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            let is_lock = entry.chain.cause == Cause::LockWait;
             let Chain { id, victim, culprit, .. } = &mut entry.chain;
             let Some(located) = places.get(id) else { continue };
             if let Some(place) = &located.victim {
@@ -269,7 +270,7 @@ impl ChainStore {
                     culprit.place.clone_from(place);
                 }
                 let thread = located.thread.as_ref();
-                culprit.tid = thread.map(|thread| thread.tid);
+                culprit.tid = thread.map(|thread| thread.tid).or(culprit.tid.filter(|_| is_lock));
                 // A thread of the victim's own process goes by its own name.
                 let other = thread.filter(|_| culprit.pid != victim.pid);
                 culprit.thread = other.map(|thread| thread.comm.clone()).unwrap_or_default();
@@ -399,7 +400,7 @@ impl Entry {
                     && previous.process() == now.process()
                 {
                     if previous.comm == now.comm {
-                        (now.tid, now.thread) = (previous.tid, previous.thread);
+                        (now.tid, now.thread) = (now.tid.or(previous.tid), previous.thread);
                     }
                     now.place = previous.place;
                 }

@@ -125,7 +125,10 @@ pub(crate) fn waits_in(
 fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
     for wait in waits {
-        match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
+        match totals
+            .iter_mut()
+            .find(|own| (own.on, own.relation, own.holder) == (wait.on, wait.relation, wait.holder))
+        {
             Some(own) => {
                 own.total.0 = own.total.0.saturating_add(wait.total.0);
                 own.held.0 = own.held.0.saturating_add(wait.held.0);

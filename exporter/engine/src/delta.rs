@@ -17,7 +17,7 @@ use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
-use crate::effect::{ratio, total};
+use crate::effect::ratio;
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
@@ -279,19 +279,10 @@ impl<'a> Delta<'a> {
     pub(crate) fn main_feeder(&self) -> Option<&ThreadDelta> {
         self.feeders().max_by_key(|thread| thread.fed)
     }
-
-    /// Time in which other dispatcher threads of the process worked, or were kept from it, which is their loss: a thread loses
-    /// nothing by waiting for them.
-    pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
-        let others = self.threads().iter().filter(|other| other.tid != thread.tid);
-        let others = others.filter(|other| self.feeds(other));
-        let times = others.flat_map(|other| [other.busy(), other.busy_alike]);
-        total(times.chain([thread.busy_alike]))
-    }
 }
 
 fn waits_since(baseline: &[Wait], now: &[Wait]) -> Vec<Wait> {
-    let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on);
+    let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on, wait.holder);
     // Most are at the same index; the others are found by key.
     let elsewhere = OnceCell::new();
     let earlier = |index: usize, wait: &Wait| match baseline.get(index) {

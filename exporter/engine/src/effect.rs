@@ -12,6 +12,7 @@ use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
+use crate::rules::dataloader_starvation::futex_for_data;
 use crate::settings::Settings;
 
 /// An effect measured on one process.
@@ -31,19 +32,22 @@ pub(crate) struct Measured {
     pub(crate) evidence: Evidence,
 }
 
-/// Off-CPU time of a thread, by reason, without futex waits for other dispatcher threads of the process: PyTorch's main thread
-/// loses nothing while it waits for autograd threads.
+/// Off-CPU time of a thread, by reason. Of futex waits only those for data count: one that waits for another thread's work, as PyTorch's
+/// main thread does for autograd's, or for requests, loses nothing.
 fn own_waits(
     delta: &Delta<'_>,
     thread: &ThreadDelta,
+    phases: Phases,
     time: impl Fn(Reason) -> Nanos,
 ) -> [Nanos; REASONS] {
     let mut offcpu = [Nanos(0); REASONS];
     for (own, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
         *own = time(reason);
     }
-    let handed_over = &mut offcpu[Reason::Futex as usize];
-    *handed_over = handed_over.less(delta.worked_by_others(thread));
+    let futex = &mut offcpu[Reason::Futex as usize];
+    if futex.0 > 0 {
+        *futex = futex_for_data(delta, Some(thread.tid), phases).min(*futex);
+    }
     offcpu
 }
 

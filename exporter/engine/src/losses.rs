@@ -1,25 +1,20 @@
 //! Splits the lost time of a detection by culprit, from the waits of the victim thread.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::Wait;
-use gpucause_abi::state::{Reason, Relation, State};
+use gpucause_abi::state::{Reason, State};
 
 use crate::chain::{Cause, Loss};
 use crate::delta::{Delta, NO_CPU};
 use crate::detection::Detection;
-use crate::rules::lock_wait::was_held;
 
 /// Cardinality limit of culprits per chain.
 const MAX_CULPRITS: usize = 32;
 
 /// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time.
 pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<Loss> {
-    if detection.cause == Cause::DataloaderStarvation {
-        return by_worker(delta.waits(), lost);
-    }
     let reasons: &[Reason] = match detection.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
-        Cause::LockWait => &[Reason::Futex],
+        Cause::LockWait => &[Reason::Lock],
         _ => return Vec::new(),
     };
     let mut losses = Vec::new();
@@ -27,8 +22,7 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
         let is_own = wait.tid.is_none() || detection.tid.is_none() || wait.tid == detection.tid;
         let is_lost = State::Off(wait.reason).is_lost_in(wait.phase);
         let time = match detection.cause {
-            Cause::LockWait if was_held(wait) => wait.held,
-            Cause::LockWait => Nanos(0),
+            Cause::LockWait => wait.held,
             _ => wait.total,
         };
         if reasons.contains(&wait.reason) && is_own && is_lost && time.0 > 0 {
@@ -40,19 +34,6 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
     if all > lost {
         losses.iter_mut().for_each(|loss| loss.seconds *= lost / all);
     }
-    losses
-}
-
-/// The time lost to a data loader, split among its workers by the waits that they ended: a thread that only passes data on takes none.
-fn by_worker(waits: &[Wait], lost: Nanos) -> Vec<Loss> {
-    let mut losses = Vec::new();
-    for wait in waits.iter().filter(|wait| wait.relation == Relation::Worker) {
-        let (pid, comm) = (wait.tgid.map(|tgid| tgid.0), wait.on.to_text());
-        add(&mut losses, &[Loss { pid, comm, seconds: wait.total.as_secs_f64() }]);
-    }
-    let all = total(&losses);
-    losses.iter_mut().for_each(|loss| loss.seconds *= lost.as_secs_f64() / all);
-    losses.retain(|loss| loss.seconds > 0.0);
     losses
 }
 

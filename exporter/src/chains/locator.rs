@@ -88,9 +88,11 @@ impl Locator {
         Located { victim, culprit: Some(Place { cpus, ..place }), thread }
     }
 
-    /// A culprit that is a thread of the victim's own process, if only one has its name.
+    /// A culprit that is a thread of the victim's own process: the one that held the lock, or else the only one of its name.
     fn own_thread(&self, chain: &Chain, culprit: &Culprit, victim: Option<Place>) -> Located {
-        let tid = self.places.thread(culprit.pid, &culprit.comm, chain.victim.tid);
+        let holder = culprit.tid.filter(|_| chain.cause == Cause::LockWait);
+        let tid =
+            holder.or_else(|| self.places.thread(culprit.pid, &culprit.comm, chain.victim.tid));
         let cpus = tid.and_then(|tid| self.places.threads().cpus(culprit.pid, tid));
         let cpus = cpus.unwrap_or_default();
         let place = victim.as_ref().map(|place| Place { cpus, ..place.clone() });

@@ -126,7 +126,7 @@ const ATTRIBUTED: Time = Time {
 /// At the level of fewest series, of a cause whose time is lost only [`LOST`] has the zero; data loading is in both, since its time is
 /// lost only while workers hold a lock.
 const ATTRIBUTED_AT_FLEET: Time =
-    Time { can_have: |cause| cause.takes_time() && !cause.takes_lost_time(), ..ATTRIBUTED };
+    Time { can_have: |cause| cause.takes_time() && !cause.loses_time(), ..ATTRIBUTED };
 const LOST: Time =
     Time { can_have: Cause::loses_time, of: |stall| stall.lost, last_of: |stall| stall.last_lost };
 

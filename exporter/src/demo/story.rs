@@ -73,7 +73,7 @@ fn block(chain: &Chain) -> String {
         );
     }
     let lost = match chain.lost_seconds {
-        lost if chain.cause.takes_lost_time() || lost >= 0.005 => {
+        lost if chain.cause.loses_time() || lost >= 0.005 => {
             format!(", {lost:.2} s of it lost")
         }
         _ => String::new(),

@@ -93,10 +93,10 @@ mod tests {
 
     const EXPECTED: &str = "\
 observation: attached since 2023-11-15 12:00:00 UTC: every launch is timed
-h host code, l launching, c other calls, . waiting for the GPU, b blocked otherwise; lost: P no CPU, F futex, I io, M page fault
+h host code, l launching, c other calls, . waiting for the GPU, b blocked otherwise; lost: P no CPU, L lock, I io, M page fault
     PID COMM            LAUNCH/S      P50      P99 SPREAD LOST WHERE TIME WENT                    LARGEST STALL                                        GPU MEMORY OLDEST CALL
    4243 starved              500 102.4 us   4.0 ms    39x  50% lllllllllllllllllPPPPPPPPPPPPPPPPP 50% CPU: cpu-burner (28576, fluent-bit.service)            +0 B -
-   4242 healthy             1000   5.1 us   5.1 us   1.0x   2% hhl..............................F 2% futex: pt_autograd_0                                +2.0 GiB 1.2 ms cudaStreamSynchronize
+   4242 healthy             1000   5.1 us   5.1 us   1.0x   2% hhl..............................L 2% lock: pt_autograd_0                                 +2.0 GiB 1.2 ms cudaStreamSynchronize
 ";
 
     #[test]

@@ -54,7 +54,7 @@ impl Appearance {
             Part::Calls => Color::Cyan,
             Part::Gpu => return DIM,
             Part::Preempted => Color::Red,
-            Part::Futex => Color::Magenta,
+            Part::Lock => Color::Magenta,
             Part::Io => Color::Yellow,
             Part::PageFault => Color::LightRed,
             Part::Blocked => Color::LightMagenta,

@@ -27,7 +27,7 @@ fn share(chain: &Chain, (from, until): (f64, f64), time: impl Fn(f64) -> String)
 fn taken(chain: &Chain, period: (f64, f64), time: impl Fn(f64) -> String) -> String {
     let all = chain.attributed_seconds();
     let of_it = |lost: f64| {
-        let says_something = chain.cause.takes_lost_time() || lost >= LEAST_LOST;
+        let says_something = chain.cause.loses_time() || lost >= LEAST_LOST;
         if says_something { format!(", {lost:.1} s of it lost") } else { String::new() }
     };
     let lost = of_it(chain.lost_seconds);

@@ -308,11 +308,19 @@ records! {
     BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
 
     /// Key of `blame`: the task that a thread waited for, and the phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the
-    /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries.
-    BlameKey as "blame_key" { proc_id: u32, tid: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
+    /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries, and `by_tid` for
+    /// waits that are not for a lock of a thread of the same process: its holder.
+    BlameKey as "blame_key" {
+        proc_id: u32,
+        tid: u32,
+        by_tid: u32,
+        reason: u16,
+        phase: u16,
+        comm: [u8; COMM_LEN],
+    }
 
-    /// Wait time, and the task. `held_ns` is the part of a futex wait in which the other thread was busy: the wait was for
-    /// a lock, or the other thread did not idle meanwhile.
+    /// Wait time, and the task. `held_ns` is the part of a wait for a lock in which the other held it; of another futex wait that
+    /// in which the other thread was busy.
     BlameRecord as "blamed" {
         total_ns: u64,
         held_ns: u64,
@@ -500,17 +508,28 @@ records! {
         wakes: u32,
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
-        /// 1 when it left the CPU to wait for a lock.
-        waits_for_lock: u32,
+        /// The waker, when that is a thread of the same process; else 0.
+        waker_tid: u32,
         /// The process of the waker, when that is a worker of this one; else 0.
         waker_proc_id: u32,
-        /// Waits that nobody ended, one soon after the other, and are charged when it is known who ends the last: their sum, the begin
-        /// of the first, the end of the last, the futex, and the phase.
+        /// When the futex wait that it left the CPU for times out, if that is soon: it polls a lock, or for work. Else 0.
+        polls_until_ns: u64,
+        /// When its last such wait was ended before that: if it is for a lock, the thread took it then.
+        took_ns: u64,
+        /// The futex of its last such wait, the lower half of its address in units of 8 bytes, 0 before the first; and the one that is
+        /// proven to be a lock, since the thread that ended the last such wait has waited for it in the same way.
+        polled: u32,
+        polled_lock: u32,
+        /// The waker's `polled` and `took_ns`, when that is a thread of the same process; else 0.
+        waker_polled: u32,
+        /// The phase of what follows.
+        retried_phase: u32,
+        waker_took_ns: u64,
+        /// Waits for `polled_lock` that timed out, one soon after the other, and are charged to whom ends the last: their sum, the
+        /// begin of the first, and the end of the last.
         retried_ns: u64,
         retried_since_ns: u64,
         retried_until_ns: u64,
-        retried_futex: u32,
-        retried_phase: u32,
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
@@ -520,8 +539,7 @@ records! {
         kernel_hist_key: u32,
         /// NUMA node of the last CPU that it got, counted from 1; 0 before the first.
         node: u32,
-        /// Lower half of the address of the futex that it waits for.
-        futex: u32,
+        pad: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -282,9 +282,11 @@ pub struct Wait {
     pub phase: Phase,
     /// How long in all.
     pub total: Nanos,
-    /// How much of a futex wait the other was busy with what was waited for: all of it when that is a lock, else as long as
-    /// a thread of the same process had not idled before it ended the wait.
+    /// How much of a wait for a lock the other held it; of another futex wait, how long a thread of the same process had not
+    /// idled before it ended the wait.
     pub held: Nanos,
+    /// The thread that held the lock, where that is one of the same process.
+    pub holder: Option<Tid>,
     /// The last process of that name, if it was one.
     pub tgid: Option<Tgid>,
     /// What that process is to this one.
@@ -295,7 +297,7 @@ impl Wait {
     /// A wait in the thread's own code for no process.
     pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
         let (phase, relation, held) = (Phase::Host, Relation::None, Nanos(0));
-        Self { tid: None, reason, on, phase, total, held, tgid: None, relation }
+        Self { tid: None, reason, on, phase, total, held, holder: None, tgid: None, relation }
     }
 }
 

@@ -39,7 +39,7 @@ shared_enum! {
         Preempted = "preempted",
         /// From wakeup until it got a CPU.
         Runqueue = "runqueue",
-        /// Blocked on a futex: a lock, a condition, a join.
+        /// Blocked on a futex that is not known to be a lock: it waits for work, a condition, the end of a thread.
         Futex = "futex",
         /// Blocked on a file or block device.
         Io = "io",
@@ -61,6 +61,9 @@ shared_enum! {
         Stopped = "stopped",
         /// Blocked while its process dumps core.
         CoreDump = "core_dump",
+        /// Blocked on a futex that is a held lock: a mutex of the C library, or a lock that its threads poll, as Python's for its
+        /// interpreter.
+        Lock = "lock",
     }
 }
 
@@ -172,13 +175,13 @@ impl State {
 
     /// Whether a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
     /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is
-    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a lock, a disk or
-    /// a page.
+    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a held lock, a disk
+    /// or a page. Waits for another thread's work are none: the thread is idle, whatever the other does.
     pub const fn is_lost_in(self, phase: Phase) -> bool {
         let Self::Off(reason) = self else { return false };
         match reason {
             Reason::Runqueue => true,
-            Reason::Preempted | Reason::Futex | Reason::Io | Reason::PageFault => {
+            Reason::Preempted | Reason::Lock | Reason::Io | Reason::PageFault => {
                 !matches!(phase, Phase::Sync)
             }
             _ => false,

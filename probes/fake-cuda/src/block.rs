@@ -31,10 +31,9 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Futex => again_until(ns, |left| futex::wait(&AtomicU32::new(0), 0, Some(left))),
         Way::Poll => again_until(ns, poll),
         Way::Yield => again_until(ns, |_| std::thread::yield_now()),
-        Way::Lock => with(|own| &mut own.lock, || Lock::new(None), |lock| lock.wait(ns))?,
-        Way::Retry => {
-            with(|own| &mut own.retry, || Lock::new(Some(PIECE_NS)), |lock| lock.wait(ns))?;
-        }
+        Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |own| own.wait(ns))?,
+        Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |own| own.wait(ns))?,
+        Way::Work => with(|own| &mut own.work, || Other::new(WORK), |own| own.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |ping| ping.wait(ns))??,
@@ -53,8 +52,9 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
 /// As for [`block`].
 pub fn prepare(way: Way) -> io::Result<()> {
     match way {
-        Way::Lock => with(|own| &mut own.lock, || Lock::new(None), |_| ()),
-        Way::Retry => with(|own| &mut own.retry, || Lock::new(Some(PIECE_NS)), |_| ()),
+        Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |_| ()),
+        Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |_| ()),
+        Way::Work => with(|own| &mut own.work, || Other::new(WORK), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |_| ()),
@@ -84,8 +84,9 @@ fn poll(ns: u64) {
 /// Resources of one thread's waits.
 #[derive(Default)]
 struct Own {
-    lock: Option<Lock>,
-    retry: Option<Lock>,
+    lock: Option<Other>,
+    polled: Option<Other>,
+    work: Option<Other>,
     pipe: Option<Pipe>,
     net: Option<Net>,
     ping: Option<Ping>,
@@ -113,41 +114,58 @@ fn with<T, R>(
     })
 }
 
-/// Value of a contended glibc mutex.
-const CONTENDED: u32 = 2;
-
-/// Value of a lock that is no such mutex, and for how long it is waited for at a time.
-const TAKEN: u32 = 1;
+/// For how long a lock, or work, is waited for at a time.
 const PIECE_NS: u64 = 1_000_000;
 
-/// A mutex that a helper thread locks, sleeps with, and releases; or a lock that is waited for in pieces, while the helper works.
-struct Lock {
-    word: Arc<AtomicU32>,
-    busy_ns: Arc<AtomicU64>,
+/// What another thread has or does.
+#[derive(Clone, Copy)]
+struct Kind {
+    thread: &'static str,
+    /// Value of the futex meanwhile.
+    value: u32,
     piece_ns: Option<u64>,
-    holder: Waker,
+    /// Whether the other waits for the futex before it works.
+    is_polled: bool,
 }
 
-impl Lock {
-    fn new(piece_ns: Option<u64>) -> io::Result<Self> {
+/// A mutex of glibc that is waited for, while the other thread sleeps.
+const MUTEX: Kind = Kind { thread: "lock-holder", value: 2, piece_ns: None, is_polled: false };
+/// A lock like that of Python's interpreter.
+const POLLED: Kind = Kind { value: 1, piece_ns: Some(PIECE_NS), is_polled: true, ..MUTEX };
+const WORK: Kind = Kind { thread: "producer", is_polled: false, ..POLLED };
+
+/// A helper thread that ends the waits of this one.
+struct Other {
+    kind: Kind,
+    word: Arc<AtomicU32>,
+    busy_ns: Arc<AtomicU64>,
+    thread: Waker,
+}
+
+impl Other {
+    fn new(kind: Kind) -> io::Result<Self> {
         let word = Arc::new(AtomicU32::new(0));
         let busy_ns = Arc::new(AtomicU64::new(0));
         let (released, busy) = (Arc::clone(&word), Arc::clone(&busy_ns));
-        let holder = Waker::start("lock-holder", move || {
-            clock::spin(busy.load(Ordering::Relaxed));
+        let thread = Waker::start(kind.thread, move || {
+            let end = clock::monotonic_ns() + busy.load(Ordering::Relaxed);
+            if kind.is_polled {
+                futex::wait(&released, kind.value, kind.piece_ns.map(|ns| ns / 10));
+            }
+            clock::spin(end.saturating_sub(clock::monotonic_ns()));
             released.store(0, Ordering::Release);
             futex::wake(&released);
         })?;
-        Ok(Self { word, busy_ns, piece_ns, holder })
+        Ok(Self { kind, word, busy_ns, thread })
     }
 
     fn wait(&self, ns: u64) {
-        let (value, busy_ns) = self.piece_ns.map_or((CONTENDED, 0), |_| (TAKEN, ns));
-        self.word.store(value, Ordering::Relaxed);
+        let busy_ns = self.kind.piece_ns.map_or(0, |_| ns);
+        self.word.store(self.kind.value, Ordering::Relaxed);
         self.busy_ns.store(busy_ns, Ordering::Relaxed);
-        self.holder.wake_after(ns - busy_ns);
-        while self.word.load(Ordering::Acquire) == value {
-            futex::wait(&self.word, value, self.piece_ns);
+        self.thread.wake_after(ns - busy_ns);
+        while self.word.load(Ordering::Acquire) == self.kind.value {
+            futex::wait(&self.word, self.kind.value, self.kind.piece_ns);
         }
     }
 }

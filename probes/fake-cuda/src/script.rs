@@ -5,9 +5,10 @@
 //! clause   = op ":" spec | "nest=0" | "nest=1" | "dir=" path
 //! op       = documented name (all its ABI variants), exact symbol, or "*" (every function)
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
-//!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (futex released by a thread
-//!                 named lock-holder), retry (the same in pieces of 1 ms, while that thread works), poll, pipe, net, io
-//!                 (O_DIRECT reads), page_fault, ioctl, yield
+//!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
+//!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
+//!                 work (of a thread named producer, waited for in such pieces), poll, pipe, net, io (O_DIRECT reads),
+//!                 page_fault, ioctl, yield
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only
@@ -27,10 +28,12 @@ pub enum Way {
     Sleep,
     /// In a futex wait that times out.
     Futex,
-    /// In a futex wait that another thread ends.
+    /// In a wait for a mutex that another thread holds.
     Lock,
-    /// In futex waits that time out until another thread, busy all the while, ends the last.
-    Retry,
+    /// In futex waits that time out until another thread, busy all the while, ends the last. It waits for the futex, too.
+    Polled,
+    /// In such waits for what another thread makes, which never waits for it.
+    Work,
     /// In `ppoll` on nothing.
     Poll,
     /// In `read` from a pipe.
@@ -49,12 +52,13 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 13] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
         ("lock", Self::Lock),
-        ("retry", Self::Retry),
+        ("polled", Self::Polled),
+        ("work", Self::Work),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
         ("net", Self::Net),
@@ -122,7 +126,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, retry, poll, pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, work, poll, pipe, net, io, page_fault, ioctl, \
          yield, hang, gbps, ret"
     )]
     Key {

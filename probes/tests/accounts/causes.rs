@@ -53,7 +53,7 @@ fn a_preemptor_a_lock_and_a_disk_get_what_each_took() -> Result<()> {
         measured.check_shares()?;
         check_preempted(&measured)?;
         check_culprit(&measured.process, &measured.truth()["threads"][0], "noisy-neighb")?;
-        check_name(&measured, &[Reason::Futex], "lock-holder")
+        check_name(&measured, &[Reason::Lock], "lock-holder")
     })
 }
 
@@ -84,7 +84,7 @@ fn every_way_to_block_gets_its_own_share() -> Result<()> {
              --shares host=25,launch=10,page_fault=7,call-page_fault=3,net=10,sync-ioctl=15,call-pipe=10,lock=10,io=5",
         )?;
         measured.check_shares()?;
-        check_name(&measured, &[Reason::Futex], "lock-holder")?;
+        check_name(&measured, &[Reason::Lock], "lock-holder")?;
         check_name(&measured, &[Reason::Net], "net-sender")?;
         check_name(&measured, &[Reason::Poll], "pipe-writer")
     })

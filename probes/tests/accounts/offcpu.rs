@@ -164,7 +164,7 @@ const COUNT: u64 = 100;
 /// Every way to block, and the reason that it must be charged to.
 const WAYS: [(&str, Reason); 9] = [
     ("futex", Reason::Futex),
-    ("lock", Reason::Futex),
+    ("lock", Reason::Lock),
     ("sleep", Reason::Sleep),
     ("poll", Reason::Poll),
     ("pipe", Reason::Poll),

@@ -88,7 +88,8 @@ fn cell_of(share: &str) -> (Phase, Option<Reason>) {
         },
     };
     let reason = match way {
-        "futex" | "lock" => Reason::Futex,
+        "futex" => Reason::Futex,
+        "lock" => Reason::Lock,
         "sleep" => Reason::Sleep,
         "poll" | "pipe" => Reason::Poll,
         "net" => Reason::Net,

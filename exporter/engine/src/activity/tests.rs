@@ -33,7 +33,7 @@ fn process(id: u32, launches: u64, seconds: u64) -> ProcessSnapshot {
     process.launches.untimed = launches;
     let time = &mut process.dispatcher_time.0;
     time[Phase::Host as usize][State::Running.index()] = Nanos(seconds * SECOND * 3 / 4);
-    time[Phase::Host as usize][State::Off(Reason::Futex).index()] = Nanos(seconds * SECOND / 4);
+    time[Phase::Host as usize][State::Off(Reason::Lock).index()] = Nanos(seconds * SECOND / 4);
     process
 }
 

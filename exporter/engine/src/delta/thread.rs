@@ -1,15 +1,12 @@
 //! Activity of threads between two snapshots, including threads that ended.
 
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount};
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Phase, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
 use crate::divide::{less, share};
-use crate::effect::total;
 
-/// Waits for work, a message or a time.
-const IDLE: [Reason; 5] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Sleep, Reason::Other];
 /// An account may exceed the window by this factor, since threads are not read at the same time; beyond it is discarded.
 const JITTER: f64 = 1.25;
 
@@ -21,8 +18,6 @@ pub(crate) struct ThreadDelta {
     pub(crate) time: TimeAccount,
     /// Total time in launches so far: decides which thread feeds the GPU when none does in the window.
     pub(crate) fed: Nanos,
-    /// Busy time of the other threads that this is the mean of: several that ended.
-    pub(crate) busy_alike: Nanos,
 }
 
 impl ThreadDelta {
@@ -41,11 +36,6 @@ impl ThreadDelta {
         launching(&self.time).0 > 0
     }
 
-    /// Time in which it had something to do: all but waits for others, and being suspended.
-    pub(crate) fn busy(&self) -> Nanos {
-        busy(&self.time)
-    }
-
     /// The account of a window; `None` if it is too long for it.
     pub(super) fn of(tid: Tid, time: TimeAccount, fed: Nanos, window: Nanos) -> Option<Self> {
         let wall = time.total();
@@ -53,25 +43,15 @@ impl ThreadDelta {
             return None;
         }
         if wall <= window {
-            return Some(Self { tid, wall, time, fed, busy_alike: Nanos(0) });
+            return Some(Self { tid, wall, time, fed });
         }
         let time = share(time, window.0 as f64 / wall.0 as f64);
-        Some(Self { tid, wall: time.total(), time, fed, busy_alike: Nanos(0) })
+        Some(Self { tid, wall: time.total(), time, fed })
     }
 }
 
 fn in_phase(time: &TimeAccount, phase: Phase) -> Nanos {
     Nanos(State::all().fold(0, |all, state| all.saturating_add(time.at(phase, state).0)))
-}
-
-fn busy(time: &TimeAccount) -> Nanos {
-    let is_idle = |reason: &&Reason| IDLE.contains(reason) || State::Off(**reason).is_suspended();
-    let outside = |reason| {
-        let phases = Phase::ALL.iter().filter(|&&phase| phase != Phase::Sync);
-        total(phases.map(move |&phase| time.at(phase, State::Off(reason))))
-    };
-    let idle = Reason::ALL.iter().filter(is_idle).map(|&reason| outside(reason));
-    time.total().less(total(idle))
 }
 
 fn launching(time: &TimeAccount) -> Nanos {
@@ -115,6 +95,5 @@ pub(super) fn ended(
     let threads = known.max(needed);
     let fed = last.map_or(Nanos(0), fed);
     let mean = share(rest, 1.0 / threads);
-    let mean = ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)?;
-    Some(ThreadDelta { busy_alike: busy(&rest).less(mean.busy()), ..mean })
+    ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)
 }

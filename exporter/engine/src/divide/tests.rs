@@ -34,7 +34,7 @@ fn time(phase: Phase, state: State, ns: u64) -> TimeAccount {
 }
 
 fn thread(tid: u32, time: TimeAccount) -> ThreadDelta {
-    ThreadDelta { tid: Tid(tid), wall: time.total(), time, fed: Nanos(1), busy_alike: Nanos(0) }
+    ThreadDelta { tid: Tid(tid), wall: time.total(), time, fed: Nanos(1) }
 }
 
 /// Divides the effects of a process that has no causes but these.

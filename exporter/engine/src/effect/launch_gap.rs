@@ -27,7 +27,9 @@ pub(super) fn measure(process: &Process<'_>, settings: &Settings) -> Vec<Measure
 }
 
 fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<Measured> {
-    let offcpu = own_waits(delta, thread, |reason| between_launches(thread, reason));
+    let offcpu = own_waits(delta, thread, Phases::BetweenLaunches, |reason| {
+        between_launches(thread, reason)
+    });
     let excess = total(offcpu.into_iter());
     if ratio(excess, thread.wall) < settings.severities.low {
         return None;

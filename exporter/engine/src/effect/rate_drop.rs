@@ -28,7 +28,7 @@ pub(super) fn measure(
     }
     let thread = delta.main_feeder()?;
     let feeding = |reason| thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p));
-    let mut offcpu = own_waits(delta, thread, feeding);
+    let mut offcpu = own_waits(delta, thread, Phases::Feeding, feeding);
     for (time, usual) in offcpu.iter_mut().zip(history.usual_offcpu()) {
         *time = time.less(thread.wall.share(usual));
     }

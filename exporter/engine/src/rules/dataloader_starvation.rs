@@ -1,8 +1,8 @@
 //! The victim waited for data while the worker processes that prepare it were busy.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_abi::{Nanos, Tid};
 
 use super::Rule;
 use super::share::best;
@@ -10,12 +10,13 @@ use crate::chain::{Cause, Culprit, Evidence, Step};
 use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, part, share};
-use crate::effect::{Phases, ratio, total};
+use crate::divide::{Span, at_most, part, share};
+use crate::effect::{Measured, Phases, ratio, total};
 use crate::worker_time::{Competitor, WorkerTime};
 
 /// Reasons of waits for data.
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
+const DESCRIPTORS: [Reason; 3] = [Reason::Poll, Reason::Net, Reason::Other];
 /// Least busy share of the workers' time.
 const MIN_BUSY: f64 = 0.8;
 
@@ -136,30 +137,59 @@ fn add_competitors(
     }
 }
 
-/// Share of the victim's waits that were for data: ended by a worker, or by an idle thread of the victim that passed on what a worker
-/// prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a worker
-/// for as long.
-fn for_data(delta: &Delta<'_>, phases: Phases) -> f64 {
-    let (mut workers, mut passed_on, mut all) = (Nanos(0), Nanos(0), Nanos(0));
-    let add = |sum: &mut Nanos, time: Nanos| sum.0 = sum.0.saturating_add(time.0);
-    for wait in waits_in(delta, None, phases, &WAITS) {
-        add(&mut all, wait.total);
+/// Futex waits that were for data, of one thread or of all: ended by a worker, or by an idle thread of the victim that passed on what a
+/// worker prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a
+/// worker for as long.
+pub(crate) fn futex_for_data(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases) -> Nanos {
+    let of_worker = |wait: &Wait| wait.relation == Relation::Worker;
+    let workers = total(waits_in(delta, None, phases, &WAITS).filter(of_worker).map(|w| w.total));
+    if workers.0 == 0 {
+        return workers;
+    }
+    let (mut ended, mut passed_on) = (Nanos(0), Nanos(0));
+    for wait in waits_in(delta, tid, phases, &[Reason::Futex]) {
         match wait.relation {
-            Relation::Worker => add(&mut workers, wait.total),
-            Relation::Thread => add(&mut passed_on, wait.total.less(wait.held)),
+            Relation::Worker => ended.0 = ended.0.saturating_add(wait.total.0),
+            Relation::Thread => {
+                passed_on.0 = passed_on.0.saturating_add(wait.total.less(wait.held).0);
+            }
             _ => {}
         }
     }
-    ratio(Nanos(workers.0.saturating_add(passed_on.min(workers).0)), all)
+    Nanos(ended.0.saturating_add(passed_on.min(workers).0))
+}
+
+/// Share of the victim's waits on descriptors that a worker ended.
+fn from_workers(delta: &Delta<'_>, phases: Phases) -> f64 {
+    let (mut workers, mut all) = (Nanos(0), Nanos(0));
+    for wait in waits_in(delta, None, phases, &DESCRIPTORS) {
+        all.0 = all.0.saturating_add(wait.total.0);
+        if wait.relation == Relation::Worker {
+            workers.0 = workers.0.saturating_add(wait.total.0);
+        }
+    }
+    ratio(workers, all)
+}
+
+/// Waits for data that are part of an effect.
+fn data_in(process: &Process<'_>, effect: &Measured) -> Nanos {
+    let (delta, phases) = (effect.delta(process), effect.phases);
+    let futex = effect.offcpu(&[Reason::Futex]).min(futex_for_data(delta, effect.tid, phases));
+    total([effect.offcpu(&DESCRIPTORS).share(from_workers(delta, phases)), futex].into_iter())
 }
 
 /// Waits for data as part of a thread's time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
-    let waits = part(&thread.time, |phase, state| match state {
-        State::Off(reason) => WAITS.contains(&reason) && phases.contain(phase),
-        State::Running => false,
-    });
-    share(waits, for_data(span.delta, phases))
+    let waited = |reasons: &[Reason]| {
+        part(&thread.time, |phase, state| match state {
+            State::Off(reason) => reasons.contains(&reason) && phases.contain(phase),
+            State::Running => false,
+        })
+    };
+    let futex = waited(&[Reason::Futex]);
+    let mut claim = at_most(futex, futex_for_data(span.delta, Some(thread.tid), phases));
+    claim.merge(&share(waited(&DESCRIPTORS), from_workers(span.delta, phases)));
+    claim
 }
 
 pub(super) const RULE: Rule = Rule {
@@ -185,7 +215,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         context,
         process,
         cause,
-        |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(process), effect.phases)),
+        |effect| data_in(process, effect),
         |effect, thread| {
             let delta = effect.delta(process);
             claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()

@@ -65,7 +65,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (state, time, wall) = state(thread, &hung);
     let phases = Phases::Only(hung.phase);
     let cause = match state {
-        State::Off(Reason::Futex) => Cause::LockWait,
+        State::Off(Reason::Lock) => Cause::LockWait,
         State::Off(Reason::Io) => Cause::BlockIo,
         State::Off(Reason::PageFault) => Cause::PageFault,
         State::Off(Reason::Preempted) => Cause::CpuPreemption,

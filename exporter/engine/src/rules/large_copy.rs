@@ -42,7 +42,7 @@ fn copies(delta: &Delta<'_>) -> (Copies, Copies) {
 /// Time in copies, without what was lost in them to the scheduler, a disk or a lock.
 fn own(thread: &ThreadDelta) -> TimeAccount {
     let foreign =
-        [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Futex];
+        [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Lock];
     let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
     part(&thread.time, |phase, state| phase == Phase::Memcpy && !is_foreign(state))
 }

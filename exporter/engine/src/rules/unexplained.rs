@@ -3,7 +3,6 @@
 use gpucause_abi::state::{Phase, Reason};
 
 use super::Rule;
-use super::lock_wait::held_in;
 use super::share::{CAUSES, MOST};
 use crate::chain::{Cause, Chain, Effect, Step};
 use crate::context::Context;
@@ -43,7 +42,7 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     // The tail is measured over all threads that launch.
     let launching = total(delta.feeders().map(|thread| thread.wall));
     // The thread may be off the CPU in launches for a cause that is charged to slow copies.
-    let caused = total([tail.offcpu(&CAUSES), held_in(process, tail)].into_iter());
+    let caused = tail.offcpu(&CAUSES);
     let explained = explained(found, tail.effect, tail.excess).max(tail.explained_by(caused));
     let unexplained = 1.0 - explained;
     let excess_share = ratio(tail.excess, launching).min(1.0) * unexplained;

@@ -103,13 +103,13 @@ fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
     );
     host.run(1, |train| {
         scenarios::steady(train);
-        train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
+        train.waits(Reason::Lock, scenarios::HOLDER, 700 * MS, 680 * MS);
     });
     assert_eq!(holder(&host), Some(107), "the same thread");
     host.run(20, |train| {
         scenarios::steady(train);
         let other = Task("other", 100, Relation::Thread);
-        train.waits(Reason::Futex, other, 900 * MS, 900 * MS);
+        train.waits(Reason::Lock, other, 900 * MS, 900 * MS);
     });
     assert_eq!(holder(&host), None, "another thread");
 }

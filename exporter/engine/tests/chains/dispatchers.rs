@@ -80,7 +80,7 @@ fn a_thread_that_rarely_launched_holds_up_others_like_any_thread() {
         train.on(101);
         train.on(100).launches(10, 5 * US);
         let holder = Task("lock-holder", 100, Relation::Thread);
-        train.waits(Reason::Futex, holder, 900 * MS, 890 * MS);
+        train.waits(Reason::Lock, holder, 900 * MS, 890 * MS);
     });
     assert_eq!(host.only(Cause::LockWait).severity, Severity::High);
 }
@@ -126,9 +126,9 @@ fn two_threads_that_launch_are_both_held_up_by_a_third() {
     host.run(FAULT_WINDOWS, |train| {
         for tid in [100, 101] {
             train.on(tid).launches(1_000, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
-            train.off(Phase::Host, Reason::Futex, 1_500 * MS);
+            train.off(Phase::Host, Reason::Lock, 1_500 * MS);
             train.off(Phase::Host, Reason::Sleep, 300 * MS);
-            train.blame(Phase::Host, Reason::Futex, HOLDER, 1_500 * MS, 1_500 * MS);
+            train.blame(Phase::Host, Reason::Lock, HOLDER, 1_500 * MS, 1_500 * MS);
         }
     });
     assert_eq!(host.only(Cause::LockWait).severity, Severity::Critical);

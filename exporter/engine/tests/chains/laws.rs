@@ -42,7 +42,7 @@ fn histogram() -> impl Strategy<Value = Histogram> {
 }
 
 fn account() -> impl Strategy<Value = TimeAccount> {
-    some((0..8usize, 0..11usize, amount()), 0..6).prop_map(|cells| {
+    some((0..8usize, 0..State::COUNT, amount()), 0..6).prop_map(|cells| {
         let mut account = TimeAccount::default();
         for (phase, state, time) in cells {
             account.0[phase][state] = Nanos(time);
@@ -73,7 +73,8 @@ fn thread() -> impl Strategy<Value = DispatcherSnapshot> {
 
 fn calls() -> impl Strategy<Value = (CallSnapshot, StallSnapshot)> {
     let op = prop_oneof![Just(0u16), 0..OPS.len() as u16 + 2];
-    let offcpu = prop::array::uniform(nanos());
+    let offcpu =
+        prop::collection::vec(nanos(), Reason::COUNT).prop_map(|own| own.try_into().unwrap());
     (op, any::<bool>(), histogram(), histogram(), offcpu).prop_map(
         |(op, cold, durations, stalled, offcpu)| {
             let op = OpId(op);
@@ -95,6 +96,7 @@ fn wait() -> impl Strategy<Value = Wait> {
             tgid: tgid.map(Tgid),
             total,
             held,
+            holder: None,
         })
 }
 

@@ -195,8 +195,8 @@ fn causes_of_one_process_share_the_time_that_there_was() {
     for window in 1..12 {
         host.run(1, |train| {
             let holder = Task("holder", 100, Relation::Thread);
-            train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));
-            train.blame(Phase::Launch, Reason::Futex, holder, WINDOW, WINDOW);
+            train.on(100).rests(Phase::Launch, State::Off(Reason::Lock));
+            train.blame(Phase::Launch, Reason::Lock, holder, WINDOW, WINDOW);
             train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
         });
     }

@@ -71,7 +71,7 @@ pub(crate) fn locked() -> Host {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
         steady(train);
-        train.waits(Reason::Futex, HOLDER, 700 * MS, 680 * MS);
+        train.waits(Reason::Lock, HOLDER, 700 * MS, 680 * MS);
     });
     host
 }
@@ -81,8 +81,8 @@ pub(crate) fn locked_in_launches() -> Host {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
         steady(train);
-        train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Futex, 5 * MS)]);
-        train.blame(Phase::Launch, Reason::Futex, HOLDER, 200 * MS, 200 * MS);
+        train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Lock, 5 * MS)]);
+        train.blame(Phase::Launch, Reason::Lock, HOLDER, 200 * MS, 200 * MS);
         train.waits(Reason::Futex, Task("frontend", 100, Relation::Thread), 800 * MS, 2 * MS);
     });
     host
@@ -263,7 +263,7 @@ pub(crate) fn hung() -> Host {
     let mut host = trained();
     for window in 1..=8 {
         host.run(1, |train| {
-            train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));
+            train.on(100).rests(Phase::Launch, State::Off(Reason::Lock));
             train.in_call(Some(("cudaLaunchKernel", window * 2_000 * MS)));
         });
     }

@@ -281,7 +281,7 @@ fn a_thread_that_pins_memory_passes_the_starvation_on() {
     let host = scenarios::starved_through_a_pinning_thread();
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!((chain.severity, &*chain.path[0].from), (Severity::High, "computing"));
-    lost(chain, u64::from(FAULT_WINDOWS) * 1_000 * MS);
+    takes(chain, u64::from(FAULT_WINDOWS) * 1_000 * MS);
 }
 
 #[test]

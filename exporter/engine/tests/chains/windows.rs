@@ -1,13 +1,13 @@
 //! Each chain states its window and splits its loss by culprit.
 
-use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_abi::state::{Phase, Reason, Relation};
 use gpucause_engine::Engine;
 use gpucause_engine::chain::{Cause, Effect};
 use gpucause_engine::settings::Settings;
 
 use crate::host::Host;
 use crate::process::{MS, Task, US};
-use crate::scenarios::{self, HOG, WORKER, steady};
+use crate::scenarios::{self, HOG, steady};
 
 #[test]
 fn every_sentence_names_its_window_and_whether_the_chain_is_ongoing() {
@@ -100,31 +100,6 @@ fn who_took_most_lately_stays_the_culprit_while_single_windows_have_another_or_n
         let (_, fix) = run(&mut host, 4, [(HOG, 400), (Task(name, pid, Relation::Other), 300)]);
         assert!(fix.contains("Keep hog off") && !fix.contains("takes much of it"), "{fix}");
     }
-}
-
-#[test]
-fn the_loss_to_a_data_loader_is_split_by_worker() {
-    let host = scenarios::starved_through_a_pinning_thread();
-    let chain = host.only(Cause::DataloaderStarvation);
-    let [loss] = &chain.losses[..] else { panic!("{chain:#?}") };
-    assert_eq!((&*loss.comm, loss.pid), ("pt_data_worker", Some(200)), "not who passed data on");
-    assert!(chain.lost_seconds > 0.0, "{chain:#?}");
-    assert!((loss.seconds - chain.lost_seconds).abs() < 1e-6, "{chain:#?}");
-
-    let mut host = scenarios::trained();
-    host.start_worker(0, 200);
-    host.run_all(scenarios::FAULT_WINDOWS, |processes, _| {
-        steady(&mut processes[0]);
-        processes[0].waits(Reason::Futex, WORKER, 600 * MS, 0);
-        let reader = Task("reader", 201, Relation::Worker);
-        processes[0].waits(Reason::Futex, reader, 300 * MS, 0);
-        processes[1].works(&[(State::Running, 2_000 * MS)]);
-    });
-    let chain = host.only(Cause::DataloaderStarvation);
-    let [first, second] = &chain.losses[..] else { panic!("{chain:#?}") };
-    assert_eq!((&*first.comm, &*second.comm), ("pt_data_worker", "reader"));
-    assert!((first.seconds - 2.0 * second.seconds).abs() < 1e-6, "{chain:#?}");
-    assert!((chain.lost_seconds - first.seconds - second.seconds).abs() < 1e-6, "{chain:#?}");
 }
 
 #[test]

@@ -17,10 +17,11 @@ pub(crate) enum Part {
     Gpu,
     /// Runnable, but without a CPU.
     Preempted,
-    Futex,
+    /// Blocked on a lock that another thread held.
+    Lock,
     Io,
     PageFault,
-    /// Blocked on anything else, such as a worker's pipe or a client's next request: either starved or
+    /// Blocked on anything else, such as a worker's pipe, another thread's work or a client's next request: either starved or
     /// idle; or suspended.
     Blocked,
 }
@@ -35,7 +36,7 @@ impl Part {
         Self::Gpu,
         Self::Blocked,
         Self::Preempted,
-        Self::Futex,
+        Self::Lock,
         Self::Io,
         Self::PageFault,
     ];
@@ -48,7 +49,7 @@ impl Part {
             Self::Calls => 'c',
             Self::Gpu => '.',
             Self::Preempted => 'P',
-            Self::Futex => 'F',
+            Self::Lock => 'L',
             Self::Io => 'I',
             Self::PageFault => 'M',
             Self::Blocked => 'b',
@@ -63,7 +64,7 @@ impl Part {
             Self::Calls => "calls",
             Self::Gpu => "gpu",
             Self::Preempted => "no_cpu",
-            Self::Futex => "futex",
+            Self::Lock => "lock",
             Self::Io => "io",
             Self::PageFault => "page_fault",
             Self::Blocked => "blocked",
@@ -78,7 +79,7 @@ impl Part {
             Self::Calls => "other calls",
             Self::Gpu => "waiting for the GPU",
             Self::Preempted => "no CPU",
-            Self::Futex => "futex",
+            Self::Lock => "lock",
             Self::Io => "io",
             Self::PageFault => "page fault",
             Self::Blocked => "blocked otherwise",
@@ -87,7 +88,7 @@ impl Part {
 
     /// Whether it has the time that [is lost](State::is_lost_in), and no other.
     pub(crate) const fn is_lost(self) -> bool {
-        matches!(self, Self::Preempted | Self::Futex | Self::Io | Self::PageFault)
+        matches!(self, Self::Preempted | Self::Lock | Self::Io | Self::PageFault)
     }
 
     pub(crate) const fn of(phase: Phase, state: State) -> Self {
@@ -105,10 +106,11 @@ impl Part {
     pub(crate) const fn blocked(reason: Reason) -> Self {
         match reason {
             Reason::Preempted | Reason::Runqueue => Self::Preempted,
-            Reason::Futex => Self::Futex,
+            Reason::Lock => Self::Lock,
             Reason::Io => Self::Io,
             Reason::PageFault => Self::PageFault,
-            Reason::GpuDriver
+            Reason::Futex
+            | Reason::GpuDriver
             | Reason::Poll
             | Reason::Net
             | Reason::Sleep

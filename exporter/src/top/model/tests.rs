@@ -88,11 +88,11 @@ fn healthy(time: u64) -> ProcessSnapshot {
             (Phase::Launch, State::Running, 30 * time),
             (Phase::Sync, State::Off(Reason::GpuDriver), 800 * time),
             (Phase::Sync, State::Running, 80 * time),
-            (Phase::Host, State::Off(Reason::Futex), 20 * time),
+            (Phase::Host, State::Off(Reason::Lock), 20 * time),
         ]),
         waits: vec![
             wait(Reason::GpuDriver, "kernel", 800 * time),
-            wait(Reason::Futex, "pt_autograd_0", 15 * time),
+            wait(Reason::Lock, "pt_autograd_0", 15 * time),
         ],
         memory: MemorySnapshot { allocated: 3 << 30, freed: 1 << 30 },
         launch_gap: histogram(&[(40_000, 1000 * time)]),
@@ -173,7 +173,7 @@ fn a_row_shows_only_what_happened_between_the_observations() {
 fn a_culprit_is_blamed_for_lost_time_only() {
     let rows = rows();
     let (wait, share) = rows[0].culprit.clone().unwrap();
-    assert_eq!((wait.text().as_str(), share), ("futex: pt_autograd_0", 0.015));
+    assert_eq!((wait.text().as_str(), share), ("lock: pt_autograd_0", 0.015));
     let (wait, share) = rows[1].culprit.clone().unwrap();
     assert_eq!(
         (wait.text().as_str(), share),
@@ -186,7 +186,7 @@ fn a_culprit_is_blamed_for_lost_time_only() {
 
 #[test]
 fn threads_of_the_own_process_have_no_pid_and_owners_are_looked_up_once() {
-    let own = snapshot::Wait { tgid: Some(Tgid(4242)), ..wait(Reason::Futex, "holder", 9) };
+    let own = snapshot::Wait { tgid: Some(Tgid(4242)), ..wait(Reason::Lock, "holder", 9) };
     let of =
         |pid, ms| snapshot::Wait { tgid: Some(Tgid(pid)), ..wait(Reason::Preempted, "burner", ms) };
     // Two processes of one name: the one that took more is named.
@@ -205,15 +205,15 @@ fn threads_of_the_own_process_have_no_pid_and_owners_are_looked_up_once() {
 
 #[test]
 fn another_blocker_is_the_culprit_where_no_time_is_lost() {
-    let idle = |futex| ProcessSnapshot {
+    let idle = |lock| ProcessSnapshot {
         dispatcher_time: account(&[
             (Phase::Host, State::Off(Reason::Net), 900),
-            (Phase::Host, State::Off(Reason::Futex), futex),
+            (Phase::Host, State::Off(Reason::Lock), lock),
         ]),
-        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Futex, "holder", futex)],
+        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Lock, "holder", lock)],
         ..process(1, "server")
     };
-    let rows = |futex| between(vec![], 1, vec![idle(futex)]);
+    let rows = |lock| between(vec![], 1, vec![idle(lock)]);
     assert_eq!(rows(0)[0].shares.lost(), Some(0.0));
     assert_eq!(rows(0)[0].culprit.clone().unwrap().0.name, "client");
     assert_eq!(rows(100)[0].culprit.clone().unwrap().0.name, "holder");
@@ -221,11 +221,11 @@ fn another_blocker_is_the_culprit_where_no_time_is_lost() {
 
 #[test]
 fn a_wait_for_a_worker_is_the_largest_stall_where_it_is_longer_than_what_was_lost() {
-    let trainer = |futex| ProcessSnapshot {
+    let trainer = |lock| ProcessSnapshot {
         dispatcher_time: account(&[
             (Phase::Host, State::Running, 600),
             (Phase::Host, State::Off(Reason::Poll), 240),
-            (Phase::Host, State::Off(Reason::Futex), futex),
+            (Phase::Host, State::Off(Reason::Lock), lock),
         ]),
         waits: vec![
             snapshot::Wait {
@@ -233,11 +233,11 @@ fn a_wait_for_a_worker_is_the_largest_stall_where_it_is_longer_than_what_was_los
                 relation: Relation::Worker,
                 ..wait(Reason::Poll, "pt_data_worker", 240)
             },
-            wait(Reason::Futex, "holder", futex),
+            wait(Reason::Lock, "holder", lock),
         ],
         ..process(1, "trainer")
     };
-    let culprit = |futex| between(vec![], 1, vec![trainer(futex)])[0].culprit.clone().unwrap();
+    let culprit = |lock| between(vec![], 1, vec![trainer(lock)])[0].culprit.clone().unwrap();
     let (wait, share) = culprit(160);
     assert_eq!((wait.text().as_str(), share), ("data: pt_data_worker (7)", 0.24));
     assert_eq!(culprit(300).0.name, "holder");
@@ -336,7 +336,7 @@ fn time_is_lost_without_a_cpu_or_behind_locks_disks_and_pages_outside_of_sync_an
         for state in State::all() {
             let lost = match state {
                 State::Off(Reason::Runqueue) => true,
-                State::Off(Reason::Preempted | Reason::Futex | Reason::Io | Reason::PageFault) => {
+                State::Off(Reason::Preempted | Reason::Lock | Reason::Io | Reason::PageFault) => {
                     phase != Phase::Sync
                 }
                 _ => false,

@@ -16,7 +16,7 @@ WHERE TIME WENT   all time of dispatcher threads
           h, l, c: on a CPU. Dots: in a call that waits for the GPU, which is
           healthy. b: blocked on data, a socket, a timer or the driver, so
           starved or idle. Capitals: lost. P could have run but had no CPU;
-          F futex, I disk, M page fault, outside of calls that wait for the GPU
+          L lock, I disk, M page fault, outside of calls that wait for the GPU
 LARGEST STALL   who took the CPU, ended the wait, or had no data ready (data:)
           for the largest part of the lost time or of the time without data, and
           its share. kernel: a timer or a device; idle: the CPU was idle

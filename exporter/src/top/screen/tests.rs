@@ -80,7 +80,7 @@ fn a_wide_terminal_has_every_column() {
 #[test]
 fn eighty_columns_are_enough_for_the_bar_and_the_line_below_has_the_rest() {
     let screen = screen((80, 10), view(), &[Action::Down, Action::Pause]);
-    assert!(screen.contains("4242 healthy: stall 2% futex: pt_autograd_0"), "{screen}");
+    assert!(screen.contains("4242 healthy: stall 2% lock: pt_autograd_0"), "{screen}");
     assert_golden("narrow.txt", &screen);
 }
 
@@ -109,7 +109,7 @@ fn the_smallest_usual_terminal_has_who_ended_the_waits_and_the_whole_stall() {
     }
     let screen = screen((80, 24), many, &[Action::Down, Action::Detail]);
     for part in [
-        "4242 healthy: stall 2% futex: pt_autograd_0\n",
+        "4242 healthy: stall 2% lock: pt_autograd_0\n",
         "WHO ENDED ITS WAITS\n    80%",
         "FROM LAUNCH",
         "b blocked otherwise\n",

@@ -230,8 +230,8 @@ pub(crate) struct Contend {
 
 #[derive(Debug, Args)]
 pub(crate) struct Block {
-    /// How to block: sleep, futex (timeout), lock (a thread named lock-holder releases it), retry (the same
-    /// in pieces of 1 ms, while that thread works), poll, pipe, net, io
+    /// How to block: sleep, futex (timeout), lock (a thread named lock-holder releases it), polled (the same
+    /// in pieces of 1 ms, while that thread works), work (of a thread named producer, in such pieces), poll, pipe, net, io
     /// (O_DIRECT), page_fault (evicted file mapping), ioctl (seccomp notification), yield, spin.
     #[arg(long, value_parser = way)]
     pub(crate) kind: Way,
