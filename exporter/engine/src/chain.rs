@@ -1,5 +1,6 @@
 //! The chain as shown by `/api/v1/chains`, `explain` and the metrics.
 
+mod code;
 mod continued;
 mod course;
 mod evidence;
@@ -16,6 +17,7 @@ use crate::commands::quoted;
 use crate::template::number;
 use crate::utc::utc;
 
+pub use code::CodeShare;
 pub use course::Course;
 pub use evidence::Evidence;
 pub use place::{HostCpus, Located, Loss, Place, Thread};
@@ -333,6 +335,9 @@ pub struct Chain {
     /// Who took the lost time, most first; the rest has no known culprit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<Loss>,
+    /// Where the victim's own code spent its time, most first; empty where that was not sampled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<CodeShare>,
     /// The numbers behind it in its last window, and the total time attributed.
     pub evidence: Evidence,
     /// From the culprit to the effect.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
-    Cause, Chain, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+    Cause, Chain, CodeShare, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity,
+    Victim,
 };
 use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
@@ -278,6 +279,16 @@ impl ChainStore {
         }
     }
 
+    /// Sets where the victims of ongoing chains spend their time, by id of the chain. Others keep what is known.
+    pub(crate) fn set_code(&mut self, mut code: HashMap<String, Vec<CodeShare>>) {
+        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            if let Some(code) = code.remove(&entry.chain.id) {
+                entry.chain.code = code;
+                entry.write_sentence();
+            }
+        }
+    }
+
     /// Removes detections that were not repeated, chains above the limit, and counts of processes that are gone.
     pub(crate) fn tidy(&mut self, tick: u64, settings: &Settings, lives: impl Fn(ProcId) -> bool) {
         self.pending.retain(|_, seen| *seen == tick);
@@ -420,10 +431,10 @@ impl Entry {
 
     fn write_sentence(&mut self) {
         let (limited, unexplained) = (self.chain.limited_cgroup(), self.chain.unexplained());
-        let when = self.chain.when();
+        let (sentence, when) = (self.chain.with_code(&self.sentence), self.chain.when());
         let text = &mut self.chain.sentence;
         text.clear();
-        for part in [&*self.sentence, &*limited, &*unexplained, " ", &*when] {
+        for part in [&*sentence, &*limited, &*unexplained, " ", &*when] {
             text.push_str(part);
         }
     }
@@ -465,6 +476,7 @@ fn chain_of(
         first_seen: unix,
         last_seen: unix,
         ongoing: Some(true),
+        code: Vec::new(),
         course: Course::default(),
     };
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());

@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
 use crate::baseline::Baseline;
-use crate::chain::{Chain, HostCpus, Located};
+use crate::chain::{Chain, CodeShare, HostCpus, Located};
 use crate::chain_store::ChainStore;
 use crate::charged::Charged;
 use crate::context::{Context, Process};
@@ -101,6 +101,11 @@ impl Engine {
     /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host, for the commands of the chains.
     pub fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
         self.store.set_places(cpus, places);
+    }
+
+    /// Sets where the victims of ongoing chains spend their time, by id of the chain, most first.
+    pub fn set_code(&mut self, code: HashMap<String, Vec<CodeShare>>) {
+        self.store.set_code(code);
     }
 
     /// Ends all chains: there are no more snapshots.
