@@ -46,18 +46,14 @@ static long keep_sampled_frame(__u64 index, void *context)
 /* The innermost Python frames of the running thread, if it has any. */
 static __noinline void sample_python(struct sampled *sampled, struct sample *sample)
 {
-	__u32 proc_id = sampled->proc_id;
-	struct sample_walk walk = { .sample = sample };
-	struct python_layout *layout = bpf_map_lookup_elem(&pythons, &proc_id);
+	const struct python_layout *layout = &sampled->python;
+	struct sample_walk walk = { .python = { .layout = layout }, .sample = sample };
 
-	if (!layout)
-		return;
 	/* The list is searched once, not at each sample: it is long, and the main thread is its last. */
 	if (!is_python_thread(layout, sampled->python_thread))
 		sampled->python_thread = python_thread(layout);
 	if (!sampled->python_thread)
 		return;
-	walk.python.layout = layout;
 	walk.python.frame = innermost_frame(layout, sampled->python_thread);
 	bpf_loop(SAMPLE_FRAMES, keep_sampled_frame, &walk, 0);
 	if (sample->frames)
@@ -102,7 +98,8 @@ int sample_code(struct bpf_perf_event_data *ctx)
 	__builtin_memset(sample, 0, sizeof(*sample));
 	sample->proc_id = sampled->proc_id;
 	sample->tid = tid;
-	sample_python(sampled, sample);
+	if (sampled->has_python)
+		sample_python(sampled, sample);
 	if (!sample->frames)
 		sample_native(ctx, sample);
 	count_sample(sample);

@@ -6,8 +6,6 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 
-use gpucause_abi::ProcId;
-use gpucause_abi::python::PythonLayout;
 use gpucause_abi::sample::{MAX_SAMPLED, Sample, SampleKey, SampledThread};
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags, MapHandle, Object};
 use nix::libc;
@@ -90,7 +88,6 @@ struct Parts {
     events: Vec<OwnedFd>,
     threads: MapHandle,
     samples: MapHandle,
-    layouts: MapHandle,
 }
 
 impl Sampler {
@@ -142,25 +139,6 @@ impl Sampler {
     pub fn take(&self) -> Result<Vec<Sample>, SampleError> {
         self.parts.as_ref().map_or_else(|| Ok(Vec::new()), Parts::take)
     }
-
-    /// Sets where the Python frames of a process are: of its samples from now on, and of calls that are recorded.
-    ///
-    /// # Errors
-    /// When the map is full or cannot be changed.
-    pub fn add_python(&self, id: ProcId, layout: PythonLayout) -> Result<(), SampleError> {
-        let parts = self.parts.as_ref().ok_or(SampleError::Unavailable)?;
-        let written = parts.layouts.update(&id.0.to_ne_bytes(), layout.as_bytes(), MapFlags::ANY);
-        written.map_err(|source| SampleError::Change("pythons", source))
-    }
-
-    /// Removes that of a process that has ended.
-    ///
-    /// # Errors
-    /// When the map cannot be changed.
-    pub fn remove_python(&self, id: ProcId) -> Result<(), SampleError> {
-        let Some(parts) = &self.parts else { return Ok(()) };
-        delete(&parts.layouts, "pythons", &id.0.to_ne_bytes())
-    }
 }
 
 impl Parts {
@@ -191,8 +169,7 @@ impl Parts {
         if events.is_empty() {
             return Err(OpenError::NoCpu);
         }
-        let (threads, samples) = (map("sampled_threads")?, map("samples")?);
-        Ok(Self { events, threads, samples, layouts: map("pythons")? })
+        Ok(Self { events, threads: map("sampled_threads")?, samples: map("samples")? })
     }
 
     fn switch(&self, request: libc::Ioctl) -> Result<(), SampleError> {

@@ -167,6 +167,7 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
     match rust_name {
         "FrameRecord" => Some("frame"),
         "AccountRecord" => Some("account"),
+        "PythonLayout" => Some("python_layout"),
         "OtherTaskRecord" => Some("other_task"),
         "LaunchModeRecord" => Some("launch_mode"),
         "Measures" => Some("measures"),

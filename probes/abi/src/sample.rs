@@ -1,6 +1,6 @@
 //! Samples of what threads run, as stored by the kernel programs.
 
-use crate::python::RawPythonFrame;
+use crate::python::{PythonLayout, RawPythonFrame};
 use crate::record::{CRecord, records};
 use crate::{ProcId, Tgid, Tid};
 
@@ -24,7 +24,10 @@ records! {
         tgid: u32,
         /// A `SAMPLED_` constant.
         within: u32,
-        pad: u32,
+        /// 1 when `python` is set.
+        has_python: u32,
+        /// Where Python frames of its process are.
+        python: PythonLayout,
         /// CPython's record of the thread, once found; its id is checked each time.
         python_thread: u64,
     }
@@ -53,7 +56,7 @@ pub enum Within {
 }
 
 /// A thread to sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampledThread {
     /// Its process.
     pub process: ProcId,
@@ -63,6 +66,8 @@ pub struct SampledThread {
     pub tid: Tid,
     /// When it is sampled.
     pub within: Within,
+    /// Where Python frames of its process are, if it has any.
+    pub python: Option<PythonLayout>,
 }
 
 /// Frames of a sample, the innermost first.
@@ -94,8 +99,14 @@ impl SampledThread {
             Within::Anywhere => SAMPLED_ANYWHERE,
             Within::HostCode => SAMPLED_HOST,
         };
-        let (proc_id, tgid) = (self.process.0, self.tgid.0);
-        SampledRecord { proc_id, tgid, within, pad: 0, python_thread: 0 }
+        SampledRecord {
+            proc_id: self.process.0,
+            tgid: self.tgid.0,
+            within,
+            has_python: self.python.is_some().into(),
+            python: self.python.unwrap_or(PythonLayout::NONE),
+            python_thread: 0,
+        }
     }
 }
 

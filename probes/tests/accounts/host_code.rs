@@ -42,7 +42,8 @@ fn main_thread(observed: &Observed, pid: u32, within: Within) -> Result<SampledT
         Ok(images.into_iter().find(|own| !own.dispatchers.is_empty()))
     };
     let process = until(dispatches, || format!("process {pid} makes no calls"))?;
-    Ok(SampledThread { process: process.id, tgid: Tgid(pid), tid: Tid(pid), within })
+    let (tgid, tid) = (Tgid(pid), Tid(pid));
+    Ok(SampledThread { process: process.id, tgid, tid, within, python: None })
 }
 
 fn samples(observed: &Observed, threads: &[SampledThread]) -> Result<Vec<Sample>> {
@@ -66,9 +67,9 @@ fn samples_of_python_name_the_line_that_computes_between_calls() -> Result<()> {
     let program = python(&stand_ins)?;
     observed.wait_for_runtime(&stand_ins)?;
     let tgid = Tgid(program.pid());
-    let thread = main_thread(&observed, program.pid(), Within::HostCode)?;
+    let mut thread = main_thread(&observed, program.pid(), Within::HostCode)?;
     let mut python = Python::find(tgid, executable_mappings(tgid)?.iter())?;
-    observed.sampler().add_python(thread.process, python.layout())?;
+    thread.python = Some(python.layout());
     let samples = samples(&observed, &[thread])?;
     let taken = count(&samples);
     let mut lines = HashMap::<_, u64>::new();
@@ -145,9 +146,8 @@ fn a_sample_costs_less_than_a_thousandth_of_the_thread() -> Result<()> {
     let program = python(&stand_ins)?;
     observed.wait_for_runtime(&stand_ins)?;
     let tgid = Tgid(program.pid());
-    let thread = main_thread(&observed, program.pid(), Within::Anywhere)?;
-    let python = Python::find(tgid, executable_mappings(tgid)?.iter())?;
-    observed.sampler().add_python(thread.process, python.layout())?;
+    let mut thread = main_thread(&observed, program.pid(), Within::Anywhere)?;
+    thread.python = Some(Python::find(tgid, executable_mappings(tgid)?.iter())?.layout());
     let cost = || -> Result<(u64, u64)> {
         Ok((observed.counter(SelfCounter::HitSample)?, observed.counter(SelfCounter::CostSample)?))
     };
