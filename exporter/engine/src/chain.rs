@@ -80,6 +80,8 @@ labelled! {
         NoisyCgroup = "noisy_cgroup",
         /// Kernels are launched for the first time, which loads them.
         ColdStart = "cold_start",
+        /// The program's own code computes between launches while the GPU is out of work.
+        HostCode = "host_code",
         /// The copies are large.
         LargeCopy = "large_copy",
         /// None of the above explains it.
@@ -102,6 +104,7 @@ impl Cause {
                 | Self::MemoryLeak
                 | Self::GraphRecapture
                 | Self::ColdStart
+                | Self::HostCode
                 | Self::LargeCopy
         )
     }
@@ -134,7 +137,7 @@ labelled! {
         LaunchTail = "launch_tail",
         /// Fewer launches than before.
         LaunchRateDrop = "launch_rate_drop",
-        /// The thread is off the CPU between launches.
+        /// Time between launches, off the CPU or in the program's own code.
         LaunchGap = "launch_gap",
         /// Some copies are far slower than others, or copies take much of the time.
         CopyTail = "copy_tail",

@@ -149,10 +149,10 @@ impl ChainStore {
         if let Some(entry) = self.open(key, now, context.settings) {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
-        let severity = context.settings.severities.of(detection.taken_share);
+        let severity = detection.severity(context.settings);
         let is_small = severity < Severity::High || context.is_cut_short(detection);
         let seen = self.pending.insert(key, tick);
-        if is_small && seen.is_none_or(|seen| seen + 1 != tick) {
+        if is_small && detection.lasted.is_none() && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
         }
         self.pending.remove(&key);
@@ -169,7 +169,7 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let severity = context.settings.severities.of(detection.taken_share);
+        let severity = detection.severity(context.settings);
         let is_cut_short = context.is_cut_short(&detection);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
@@ -230,9 +230,14 @@ impl ChainStore {
         self.entries.push(entry);
     }
 
-    /// Whether a chain of the process was seen in this snapshot.
+    /// Whether a chain of the process was seen in this snapshot. A loop that spends its time between launches evenly does so by its
+    /// nature: that is its usual pace.
     pub(crate) fn was_seen(&self, process: ProcId, now: Nanos) -> bool {
-        self.entries.iter().any(|entry| entry.key.process == process && entry.last_seen == now)
+        let is_usual = |chain: &Chain| {
+            chain.cause == Cause::HostCode && chain.last_severity() == Severity::Low
+        };
+        let mut own = self.entries.iter().filter(|entry| entry.key.process == process);
+        own.any(|entry| entry.last_seen == now && !is_usual(&entry.chain))
     }
 
     /// Ends chains that were not seen for some ticks; all chains when there are no more ticks (`None`).

@@ -12,6 +12,7 @@ use crate::baseline::Baseline;
 use crate::chain::{Chain, CodeShare, HostCpus, Located};
 use crate::chain_store::ChainStore;
 use crate::charged::Charged;
+use crate::computing::computing;
 use crate::context::{Context, Process};
 use crate::delta::Delta;
 use crate::detection::Detection;
@@ -160,6 +161,7 @@ impl Engine {
                 delta: &process.short,
                 live: process.now.memory.live(),
                 healthy: !self.store.was_seen(id, now),
+                computes: process.computing.is_some(),
                 settings: &self.settings,
             };
             history.record(now, &evaluation);
@@ -273,9 +275,12 @@ fn context_of<'a>(
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
             effects: Vec::new(),
+            computing: None,
+            computed_before: history.map_or(0, History::computed),
         };
         if let Some(history) = history.filter(|_| process.dispatches() && process.warmed_up) {
             process.effects = measure(&process, history, settings);
+            process.computing = computing(&process.short, settings);
         }
         process
     }));
