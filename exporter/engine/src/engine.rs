@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
-use gpucause_abi::{Nanos, ProcId};
+use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
@@ -68,6 +68,8 @@ pub struct Engine {
     baselines: VecDeque<Baseline>,
     histories: HashMap<ProcId, History>,
     store: ChainStore,
+    /// Threads that computed in the last window, of processes that their own code limited.
+    computing: Vec<(ProcId, Tid)>,
     charged: Charged,
     long_calls: LongCalls,
     ticks: u64,
@@ -111,6 +113,7 @@ impl Engine {
 
     /// Ends all chains: there are no more snapshots.
     pub fn end_chains(&mut self) {
+        self.computing.clear();
         self.store.end_unseen(None);
     }
 
@@ -167,6 +170,8 @@ impl Engine {
             history.record(now, &evaluation);
             histories.insert(id, history);
         }
+        let computing = |process: &Process<'_>| Some((process.now.id, process.computing?.tid));
+        self.computing = context.processes.iter().filter_map(computing).collect();
         let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
         if let Some(point) = point {
@@ -187,6 +192,12 @@ impl Engine {
             self.baselines.pop_front();
         }
         self.baselines.push_back(input.into());
+    }
+
+    /// Threads that computed between launches in the last window, one of each process that its own code limited: a chain of that is
+    /// near, or there is one.
+    pub fn computing(&self) -> &[(ProcId, Tid)] {
+        &self.computing
     }
 
     /// Chains, the [worst first](Chain::worst_first).
