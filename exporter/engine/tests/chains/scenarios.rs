@@ -300,7 +300,7 @@ pub(crate) fn computing() -> Host {
     host
 }
 
-/// 66 steps, in each of which a data set computes for 20 ms before 100 launches.
+/// 66 steps: a data set computes for 20 ms, and 100 launches follow.
 pub(crate) fn slow_data_set(train: &mut Process) {
     train.on(100).launches(6_600, 5 * US).pauses(66, 20 * MS).pauses(6_534, 95 * US);
     train.calls("cudaStreamSynchronize", 66, 20 * US, &[(Reason::GpuDriver, 400 * US)]);
