@@ -338,7 +338,7 @@ pub struct Chain {
     /// Who took the lost time, most first; the rest has no known culprit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<Loss>,
-    /// Where the victim's own code spent its time, most first; empty where that was not sampled.
+    /// Where the victim's own code spent its time, or that of a lock's holder, most first; empty where that was not sampled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub code: Vec<CodeShare>,
     /// The numbers behind it in its last window, and the total time attributed.

@@ -16,7 +16,7 @@ use place::{Place, Places};
 
 /// Threads that are sampled at a time.
 const MAX_THREADS: usize = 8;
-/// How far the samples go back of which shares are made.
+/// Shares are made of samples that are no older than this.
 const WINDOW: Nanos = Nanos(10_000_000_000);
 /// Fewer samples say nothing.
 const MIN_SAMPLES: u64 = 20;

@@ -51,7 +51,7 @@ impl Functions {
         self.remembered += known.len() - before;
     }
 
-    /// The function of an address that was looked for.
+    /// The function of an address that `find` was asked for.
     pub(crate) fn name(&self, module: &Module, address: u64) -> Name {
         entry(self.files.get(&module.version)?, address)?.clone()
     }

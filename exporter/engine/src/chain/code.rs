@@ -8,7 +8,7 @@ use crate::template::number;
 /// Functions that the sentence has; the chain has all.
 const SHOWN: usize = 3;
 
-/// A function's share of the samples of a victim thread.
+/// A function's share of the samples of a victim thread; of a lock's holder where the victim waits for that.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CodeShare {
@@ -40,7 +40,8 @@ impl CodeShare {
             "" => String::new(),
             function => format!(" ({function})"),
         };
-        format!("{} in {}{line}{function}", number(self.share, "percent"), self.file)
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        format!("{} in {file}{line}{function}", number(self.share, "percent"))
     }
 }
 
