@@ -35,7 +35,7 @@ FEWER_BOUNDS = [
 ]
 CAUSES = (
     "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation implicit_sync allocator_churn "
-    "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start large_copy unexplained"
+    "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start host_code large_copy unexplained"
 ).split()
 # Those whose time can be lost: no other has a series of lost time.
 LOSSES = "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation noisy_cgroup".split()

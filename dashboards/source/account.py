@@ -13,7 +13,7 @@ HEALTHY = {
 }
 
 # Runbooks of the causes that take time.
-LOSS = ["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram"]
+LOSS = ["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram", "GpucauseHostCode"]
 
 
 def account(selector):

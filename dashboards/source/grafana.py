@@ -30,6 +30,7 @@ CAUSES = {
     "clock_throttling": "#A16207",
     "oom_kill": "#8F0A1E",
     "cold_start": "#C0D8FF",
+    "host_code": "#E8C9A0",
     "large_copy": "#3D71D9",
     "unexplained": "#8E8E8E",
 }

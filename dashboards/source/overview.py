@@ -205,7 +205,7 @@ def _chains():
             h=11,
             decimals=1,
             overrides=coloured(CAUSES),
-            runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram"],
+            runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram", "GpucauseHostCode"],
         ),
     ]
 

@@ -1,5 +1,6 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
+pub(crate) mod code;
 mod competition;
 mod idle_cpus;
 mod locator;
@@ -20,6 +21,7 @@ use crate::observation::Observation;
 use crate::pipeline::Details;
 use crate::server::node_name;
 
+use code::{CodeSampler, StackSampler};
 use locator::Locator;
 
 /// Between two evaluations. A chain needs two consecutive ones that show all of it, so that it is reported within three of them,
@@ -82,6 +84,8 @@ pub(crate) struct Chains {
     engine: Mutex<Engine>,
     /// `None` where the accounts are of another host.
     locator: Option<Mutex<Locator>>,
+    /// As the locator.
+    code: Option<Mutex<CodeSampler>>,
     /// The processes of the last evaluation, with the names of those that have not ended; `None` before the first.
     evaluated: Mutex<Option<Vec<Evaluated>>>,
     /// PIDs of the processes whose chains are logged; all where there is none.
@@ -95,14 +99,15 @@ impl Chains {
     }
 
     /// Of this host.
-    pub(crate) fn of_this_host(settings: Settings) -> Self {
+    pub(crate) fn of_this_host(settings: Settings, sampler: Box<dyn StackSampler>) -> Self {
         let engine = Engine::new(settings).on_host(&node_name());
-        Self { locator: Some(Mutex::default()), ..Self::of(engine) }
+        let code = Some(Mutex::new(CodeSampler::new(sampler)));
+        Self { locator: Some(Mutex::default()), code, ..Self::of(engine) }
     }
 
     fn of(engine: Engine) -> Self {
         let (engine, evaluated, logged) = (Mutex::new(engine), Mutex::default(), OnceLock::new());
-        Self { engine, locator: None, evaluated, logged }
+        Self { engine, locator: None, code: None, evaluated, logged }
     }
 
     /// Logs only chains of these processes, and those that they cause; the first call counts.
@@ -141,6 +146,7 @@ impl Chains {
         self.engine().evaluate(input);
         self.set_evaluated(processes);
         self.locate();
+        self.sample_code(&input.snapshot);
         // Without the engine's lock: a log that nobody reads must not hold up scrapes.
         let chains = self.chains();
         let is_new = |chain: &&Chain| !known.contains(&chain.id);
@@ -154,6 +160,9 @@ impl Chains {
     pub(crate) fn end(&self) -> Vec<Chain> {
         let was_empty = self.evaluated().is_some_and(|pids| pids.is_empty());
         self.engine().end_chains();
+        if let Some(code) = &self.code {
+            code.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        }
         self.set_evaluated(Vec::new());
         if was_empty { Vec::new() } else { self.chains() }
     }
@@ -166,14 +175,31 @@ impl Chains {
         self.engine().chains().iter().map(|chain| chain.id.clone()).collect()
     }
 
+    /// The worst of the ongoing chains.
+    fn ongoing(&self) -> Vec<Chain> {
+        let is_ongoing = |chain: &&Chain| chain.ongoing == Some(true);
+        let worst = |chains: Vec<&Chain>| {
+            chains.into_iter().filter(is_ongoing).take(MAX_LOCATED).cloned().collect()
+        };
+        worst(self.engine().chains())
+    }
+
+    /// Finds out which functions the threads of ongoing chains run, without the engine's lock.
+    fn sample_code(&self, snapshot: &Snapshot) {
+        let Some(code) = &self.code else { return };
+        let (ongoing, computing) = (self.ongoing(), self.engine().computing().to_vec());
+        let mut sampler = code.lock().unwrap_or_else(PoisonError::into_inner);
+        let code = sampler.update(&ongoing, &computing, snapshot);
+        drop(sampler);
+        if !code.is_empty() {
+            self.engine().set_code(code);
+        }
+    }
+
     /// Finds out where the tasks of ongoing chains run, without the engine's lock.
     fn locate(&self) {
         let Some(locator) = &self.locator else { return };
-        let is_ongoing = |chain: &&Chain| chain.ongoing == Some(true);
-        let worst = |chains: Vec<&Chain>| {
-            chains.into_iter().filter(is_ongoing).take(MAX_LOCATED).cloned().collect::<Vec<_>>()
-        };
-        let ongoing = worst(self.engine().chains());
+        let ongoing = self.ongoing();
         let observed = self.evaluated().unwrap_or_default();
         let (cpus, places) =
             locator.lock().unwrap_or_else(PoisonError::into_inner).locate(&ongoing, &observed);

@@ -112,7 +112,8 @@ impl Daemon {
             peers: Arc::default(),
             problem: Mutex::default(),
         });
-        let chains = Arc::new(Chains::of_this_host(config.chains.clone()));
+        let chains =
+            Arc::new(Chains::of_this_host(config.chains.clone(), Box::new(Arc::clone(&shared))));
         let gpus = Arc::new(Gpus::default());
         let host = Host::new(Arc::clone(&shared), Arc::clone(&gpus));
         let sampler = Sampler::start(Pipeline::new(host, Arc::clone(&chains), since))?;

@@ -48,6 +48,7 @@ pub mod series;
 pub mod serve;
 pub mod server;
 pub mod service_manager;
+mod stacks;
 pub mod store_url;
 pub mod throttling;
 pub mod token_file;

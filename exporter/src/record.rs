@@ -1,8 +1,6 @@
 //! `gpucause record`: writes single events and the accounts of this host's CUDA processes to a trace file.
 
 mod events;
-mod frames;
-mod python;
 mod session;
 mod status_line;
 mod symbols;

@@ -211,6 +211,7 @@ mod tests {
             first_seen: 0.0,
             last_seen: 1.0,
             ongoing: Some(true),
+            code: Vec::new(),
             course: Course::default(),
         }
     }

@@ -123,6 +123,7 @@ fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
         last_seen: 1_700_000_009.25,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     }
 }

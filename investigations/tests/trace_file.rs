@@ -142,6 +142,7 @@ fn chain() -> Chain {
         last_seen: 2.0,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     }
 }

@@ -62,5 +62,6 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 #include "memory.bpf.c"
 #include "network.bpf.c"
 #include "report.bpf.c"
+#include "samples.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -27,6 +27,12 @@ static __always_inline __u64 thread_pointer(void)
 #endif
 }
 
+/* Whether CPython has this thread record for the running thread. */
+static __always_inline bool is_python_thread(const struct python_layout *layout, __u64 thread)
+{
+	return thread && user_word(thread + layout->thread_id) == thread_pointer();
+}
+
 struct python_search {
 	const struct python_layout *layout;
 	__u64 thread;
@@ -57,39 +63,54 @@ static __noinline __u64 python_thread(const struct python_layout *layout)
 	return bpf_loop(PYTHON_THREADS + 1, next_thread, &search, 0) <= PYTHON_THREADS ? search.thread : 0;
 }
 
+/* The innermost frame of a thread. */
+static __always_inline __u64 innermost_frame(const struct python_layout *layout, __u64 thread)
+{
+	__u64 frame = user_word(thread + layout->thread_frame);
+
+	return layout->is_indirect ? user_word(frame + layout->indirect_frame) : frame;
+}
+
 struct python_walk {
 	const struct python_layout *layout;
-	struct python_stack *stack;
 	__u64 frame;
+};
+
+/* Copies the frame and goes on to its caller. */
+static __always_inline void next_frame(struct python_walk *walk, __u64 *code, __u64 *instruction)
+{
+	*code = user_word(walk->frame + walk->layout->frame_code);
+	*instruction = user_word(walk->frame + walk->layout->frame_instruction);
+	walk->frame = user_word(walk->frame + walk->layout->frame_back);
+}
+
+struct stack_walk {
+	struct python_walk python;
+	struct python_stack *stack;
 };
 
 static long keep_frame(__u64 index, void *context)
 {
-	struct python_walk *walk = context;
-	__u64 frame = walk->frame;
+	struct stack_walk *walk = context;
 
 	barrier_var(index);
-	if (!frame || index >= PYTHON_FRAMES)
+	if (!walk->python.frame || index >= PYTHON_FRAMES)
 		return 1;
-	walk->stack->code[index] = user_word(frame + walk->layout->frame_code);
-	walk->stack->instruction[index] = user_word(frame + walk->layout->frame_instruction);
+	next_frame(&walk->python, &walk->stack->code[index], &walk->stack->instruction[index]);
 	walk->stack->frames = index + 1;
-	walk->frame = user_word(frame + walk->layout->frame_back);
 	return 0;
 }
 
 static __noinline void walk_python(const struct python_layout *layout, struct python_stack *stack)
 {
-	struct python_walk walk = { .layout = layout, .stack = stack };
+	struct stack_walk walk = { .python = { .layout = layout }, .stack = stack };
 	__u64 thread = python_thread(layout);
 
 	if (!thread)
 		return;
-	walk.frame = user_word(thread + layout->thread_frame);
-	if (layout->is_indirect)
-		walk.frame = user_word(walk.frame + layout->indirect_frame);
+	walk.python.frame = innermost_frame(layout, thread);
 	bpf_loop(PYTHON_FRAMES, keep_frame, &walk, 0);
-	stack->has_more = walk.frame != 0;
+	stack->has_more = walk.python.frame != 0;
 }
 
 /* Stores the Python frames of the running thread, which returns from this call. */

@@ -39,7 +39,7 @@ use names::{TracedName, traced_names};
 pub use prologue::Prologue;
 use source::Source;
 pub use symbol_tables::{SymbolTables, symbol_tables};
-pub use symbols_at::symbols_at;
+pub use symbols_at::{FunctionAround, functions_around, symbols_at};
 
 /// A file cannot be probed. Messages leave the path to the caller.
 #[derive(Debug, Error)]

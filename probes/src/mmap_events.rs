@@ -10,9 +10,9 @@ use gpucause_abi::{Nanos, Tgid};
 use thiserror::Error;
 
 use crate::mapped::{Device, Mapping};
+use crate::online_cpus::{ONLINE, online_cpus};
 use crate::stop::poll_readable;
 
-mod cpus;
 mod record;
 mod ring;
 
@@ -23,8 +23,8 @@ use ring::Ring;
 #[derive(Debug, Error)]
 pub enum MmapEventsError {
     /// The list of CPUs is missing.
-    #[error("cannot read the online CPUs from {0}: {1}")]
-    Cpus(&'static str, #[source] io::Error),
+    #[error("cannot read the online CPUs from {ONLINE}: {0}")]
+    Cpus(#[source] io::Error),
     /// The kernel rejected the event on a CPU.
     #[error(
         "cannot watch executable mappings on CPU {0}: {1}; needs CAP_PERFMON, and CAP_SYS_ADMIN \
@@ -100,7 +100,7 @@ impl MmapEvents {
     /// When CAP_PERFMON (or CAP_SYS_ADMIN with Debian's or Ubuntu's patch of perf_event_open) or locked memory is missing.
     pub fn open() -> Result<Self, MmapEventsError> {
         let mut rings = Vec::new();
-        for cpu in cpus::online()? {
+        for cpu in online_cpus().map_err(MmapEventsError::Cpus)? {
             rings.extend(Ring::open(cpu)?);
         }
         if rings.is_empty() {

@@ -28,6 +28,7 @@ use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
+use crate::samples::Sampler;
 use crate::stop::StopSignal;
 use crate::thread_records::{CallTotals, RecordWatch, ThreadRecords};
 use crate::verdict::ProgramStatus;
@@ -83,6 +84,8 @@ impl Status {
 /// The programs in the kernel and the thread that attaches them. Drop detaches everything.
 #[derive(Debug)]
 pub struct Probes {
+    /// Before the programs that it runs.
+    sampler: Sampler,
     programs: Arc<Programs>,
     op_table: OpTable,
     reader: Arc<Reader>,
@@ -115,6 +118,7 @@ impl Probes {
         let programs = Arc::new(programs);
         let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
+        let sampler = Sampler::open(&programs.object);
         let calibration =
             options.calibrate.then(|| calibrate(&programs, &reader, &attacher, &mut modes));
         let (calibration, totals) = calibration.unwrap_or_default();
@@ -152,6 +156,7 @@ impl Probes {
         let attacher_thread = Some(attacher_thread);
         let has_recorder = Arc::default();
         Ok(Self {
+            sampler,
             programs,
             op_table,
             reader,
@@ -182,6 +187,11 @@ impl Probes {
         Recorder::new(&self.programs.object, &self.programs.recorder_support, &self.has_recorder)
     }
 
+    /// Samples stacks of single threads, initially of none.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
     /// Attaches or detaches all probes, soon after the call. While detached nothing is observed: processes count as ended, and
     /// as new when seen again.
     pub fn set_enabled(&self, enabled: bool) {
@@ -205,7 +215,7 @@ impl Probes {
             hit_cost: self.hit_cost.map(|cost| cost.timed),
             entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,
-            programs: self.programs.statuses(),
+            programs: self.programs.statuses().into_iter().chain([self.sampler.status()]).collect(),
             thread_records,
             libraries: status.libraries.clone(),
             discovery: status.discovery,

@@ -15,6 +15,7 @@ use zerocopy::IntoBytes as _;
 use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
 use crate::op_table;
 use crate::recorder::{RecorderSupport, RingSize};
+use crate::samples;
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
@@ -360,7 +361,8 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock();
-    let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(RUN_BY_US).chain([FORGETS]);
+    let others = RUN_BY_US.into_iter().chain([FORGETS, samples::PROGRAM]);
+    let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(others);
     all.find(|name| log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load"))))
 }
 

@@ -74,6 +74,7 @@ impl Attribution<'_> {
         unseen: u64,
         pending: &HashMap<Tid, TimeAccount>,
     ) -> Cost {
+        let unseen = unseen.min(detection.lasted.unwrap_or(u64::MAX));
         let since = (unseen > 0).then(|| since(self.baselines, process, unseen)).flatten();
         let Some((baseline, ticks)) = since else {
             return cost(detection, &process.short, &detection.taken);

@@ -1,5 +1,6 @@
 //! The chain as shown by `/api/v1/chains`, `explain` and the metrics.
 
+mod code;
 mod continued;
 mod course;
 mod evidence;
@@ -16,6 +17,7 @@ use crate::commands::quoted;
 use crate::template::number;
 use crate::utc::utc;
 
+pub use code::CodeShare;
 pub use course::Course;
 pub use evidence::Evidence;
 pub use place::{HostCpus, Located, Loss, Place, Thread};
@@ -78,6 +80,8 @@ labelled! {
         NoisyCgroup = "noisy_cgroup",
         /// Kernels are launched for the first time, which loads them.
         ColdStart = "cold_start",
+        /// The program's own code computes between launches while the GPU is out of work.
+        HostCode = "host_code",
         /// The copies are large.
         LargeCopy = "large_copy",
         /// None of the above explains it.
@@ -100,6 +104,7 @@ impl Cause {
                 | Self::MemoryLeak
                 | Self::GraphRecapture
                 | Self::ColdStart
+                | Self::HostCode
                 | Self::LargeCopy
         )
     }
@@ -126,7 +131,7 @@ labelled! {
         LaunchTail = "launch_tail",
         /// Fewer launches than before.
         LaunchRateDrop = "launch_rate_drop",
-        /// The thread is off the CPU between launches.
+        /// Time between launches, off the CPU or in the program's own code.
         LaunchGap = "launch_gap",
         /// Some copies are far slower than others, or copies take much of the time.
         CopyTail = "copy_tail",
@@ -327,6 +332,9 @@ pub struct Chain {
     /// Who took the lost time, most first; the rest has no known culprit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<Loss>,
+    /// Where the victim's own code spent its time, or that of a lock's holder, most first; empty where that was not sampled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<CodeShare>,
     /// The numbers behind it in its last window, and the total time attributed.
     pub evidence: Evidence,
     /// From the culprit to the effect.

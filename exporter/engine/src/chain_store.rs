@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
-    Cause, Chain, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+    Cause, Chain, CodeShare, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity,
+    Victim,
 };
 use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
@@ -148,10 +149,10 @@ impl ChainStore {
         if let Some(entry) = self.open(key, now, context.settings) {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
-        let severity = context.settings.severities.of(detection.taken_share);
+        let severity = detection.severity(context.settings);
         let is_small = severity < Severity::High || context.is_cut_short(detection);
         let seen = self.pending.insert(key, tick);
-        if is_small && seen.is_none_or(|seen| seen + 1 != tick) {
+        if is_small && detection.lasted.is_none() && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
         }
         self.pending.remove(&key);
@@ -168,7 +169,7 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let severity = context.settings.severities.of(detection.taken_share);
+        let severity = detection.severity(context.settings);
         let is_cut_short = context.is_cut_short(&detection);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
@@ -229,9 +230,14 @@ impl ChainStore {
         self.entries.push(entry);
     }
 
-    /// Whether a chain of the process was seen in this snapshot.
+    /// Whether a chain of the process was seen in this snapshot. A loop that spends its time between launches evenly does so by its
+    /// nature: that is its usual pace.
     pub(crate) fn was_seen(&self, process: ProcId, now: Nanos) -> bool {
-        self.entries.iter().any(|entry| entry.key.process == process && entry.last_seen == now)
+        let is_usual = |chain: &Chain| {
+            chain.cause == Cause::HostCode && chain.last_severity() == Severity::Low
+        };
+        let mut own = self.entries.iter().filter(|entry| entry.key.process == process);
+        own.any(|entry| entry.last_seen == now && !is_usual(&entry.chain))
     }
 
     /// Ends chains that were not seen for some ticks; all chains when there are no more ticks (`None`).
@@ -276,6 +282,16 @@ impl ChainStore {
                 culprit.thread = other.map(|thread| thread.comm.clone()).unwrap_or_default();
             }
             entry.write_texts(&self.host);
+        }
+    }
+
+    /// Sets where the victims of ongoing chains spend their time, by id of the chain. Others keep what is known.
+    pub(crate) fn set_code(&mut self, mut code: HashMap<String, Vec<CodeShare>>) {
+        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            if let Some(code) = code.remove(&entry.chain.id) {
+                entry.chain.code = code;
+                entry.write_sentence();
+            }
         }
     }
 
@@ -421,10 +437,10 @@ impl Entry {
 
     fn write_sentence(&mut self) {
         let (limited, unexplained) = (self.chain.limited_cgroup(), self.chain.unexplained());
-        let when = self.chain.when();
+        let (sentence, when) = (self.chain.with_code(&self.sentence), self.chain.when());
         let text = &mut self.chain.sentence;
         text.clear();
-        for part in [&*self.sentence, &*limited, &*unexplained, " ", &*when] {
+        for part in [&*sentence, &*limited, &*unexplained, " ", &*when] {
             text.push_str(part);
         }
     }
@@ -466,6 +482,7 @@ fn chain_of(
         first_seen: unix,
         last_seen: unix,
         ongoing: Some(true),
+        code: Vec::new(),
         course: Course::default(),
     };
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());

@@ -159,6 +159,8 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
             let since = (chain.first_seen - 60.0).max(0.0);
             vec![format!("journalctl -k --since @{since:.0} --grep 'oom-kill|Killed process'")]
         }
+        Cause::HostCode if place.python => vec![stack(pid)],
+        Cause::HostCode => vec![format!("perf top -t {tid}")],
         Cause::ImplicitSync
         | Cause::AllocatorChurn
         | Cause::MemoryLeak

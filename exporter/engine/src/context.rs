@@ -7,6 +7,7 @@ use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::chain::Feeder;
+use crate::computing::Computing;
 use crate::delta::Delta;
 use crate::detection::Detection;
 use crate::divide::Span;
@@ -32,6 +33,10 @@ pub(crate) struct Process<'a> {
     /// How long the CPU limit of its cgroup throttled it since the previous snapshot.
     pub(crate) throttled: Nanos,
     pub(crate) effects: Vec<Measured>,
+    /// When its own code was its limit since the previous snapshot.
+    pub(crate) computing: Option<Computing>,
+    /// In which of the windows before it was, too: the latest is the lowest bit.
+    pub(crate) computed_before: u8,
 }
 
 #[derive(Debug)]

@@ -4,11 +4,12 @@ use gpucause_abi::Nanos;
 use gpucause_abi::Tid;
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 
-use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::chain::{Cause, Culprit, Effect, Evidence, Severity, Step};
 use crate::context::Process;
 use crate::delta::ThreadDelta;
 use crate::divide::Claim;
 use crate::effect::Phases;
+use crate::settings::Settings;
 use crate::template::render;
 use crate::worker_time::WorkerTime;
 
@@ -52,6 +53,10 @@ pub(crate) struct Detection {
     pub(crate) claim: Option<(Claim, Phases)>,
     /// Share of the victim's time that the cause took, 0 to 1.
     pub(crate) taken_share: f64,
+    /// The highest severity that it may have.
+    pub(crate) most: Severity,
+    /// For how many windows before this one it held, where it is known to last; it is then charged with no earlier ones.
+    pub(crate) lasted: Option<u64>,
     pub(crate) evidence: Evidence,
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: Sentence,
@@ -74,12 +79,19 @@ impl Detection {
             taken: Box::default(),
             claim: None,
             taken_share: 0.0,
+            most: Severity::Critical,
+            lasted: None,
             evidence,
             path: Vec::new(),
             sentence: Sentence::default(),
             fix: String::new(),
             workers: None,
         }
+    }
+
+    /// By the share that it took.
+    pub(crate) fn severity(&self, settings: &Settings) -> Severity {
+        settings.severities.of(self.taken_share).min(self.most)
     }
 
     /// The sentence. `{effect}` in it is what the share is of.

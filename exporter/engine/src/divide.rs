@@ -7,6 +7,7 @@
 //! 2. No CPU: the cgroup's CPU limit as far as it throttled, then preemption or the run queue. A woken thread waits only for a CPU,
 //!    so run-queue time after a lock was released is not part of the lock wait.
 //! 3. Purpose of the calls: first launches, graphs, allocations, large copies, a wait for the GPU after each launch.
+//!    Then the program's own code between launches.
 //! 4. Blocked: by a lock, a disk, a page, a data loader.
 //! 5. Waits for the GPU: a late rank, a throttled clock.
 //!
@@ -25,7 +26,7 @@ use crate::effect::{Measured, Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Priority of causes that claim the same time. A hang comes first.
-pub(crate) const ORDER: [Cause; 17] = [
+pub(crate) const ORDER: [Cause; 18] = [
     Cause::NoisyCgroup,
     Cause::CpuPreemption,
     Cause::RunqueueWait,
@@ -34,6 +35,7 @@ pub(crate) const ORDER: [Cause; 17] = [
     Cause::AllocatorChurn,
     Cause::LargeCopy,
     Cause::ImplicitSync,
+    Cause::HostCode,
     Cause::LockWait,
     Cause::BlockIo,
     Cause::PageFault,

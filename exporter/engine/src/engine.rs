@@ -4,14 +4,15 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
-use gpucause_abi::{Nanos, ProcId};
+use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
 use crate::baseline::Baseline;
-use crate::chain::{Chain, HostCpus, Located};
+use crate::chain::{Chain, CodeShare, HostCpus, Located};
 use crate::chain_store::ChainStore;
 use crate::charged::Charged;
+use crate::computing::computing;
 use crate::context::{Context, Process};
 use crate::delta::Delta;
 use crate::detection::Detection;
@@ -67,6 +68,8 @@ pub struct Engine {
     baselines: VecDeque<Baseline>,
     histories: HashMap<ProcId, History>,
     store: ChainStore,
+    /// Threads that computed in the last window, of processes that their own code limited.
+    computing: Vec<(ProcId, Tid)>,
     charged: Charged,
     long_calls: LongCalls,
     ticks: u64,
@@ -103,8 +106,14 @@ impl Engine {
         self.store.set_places(cpus, places);
     }
 
+    /// Sets where the victims of ongoing chains spend their time, by id of the chain, most first.
+    pub fn set_code(&mut self, code: HashMap<String, Vec<CodeShare>>) {
+        self.store.set_code(code);
+    }
+
     /// Ends all chains: there are no more snapshots.
     pub fn end_chains(&mut self) {
+        self.computing.clear();
         self.store.end_unseen(None);
     }
 
@@ -155,11 +164,14 @@ impl Engine {
                 delta: &process.short,
                 live: process.now.memory.live(),
                 healthy: !self.store.was_seen(id, now),
+                computes: process.computing.is_some(),
                 settings: &self.settings,
             };
             history.record(now, &evaluation);
             histories.insert(id, history);
         }
+        let computing = |process: &Process<'_>| Some((process.now.id, process.computing?.tid));
+        self.computing = context.processes.iter().filter_map(computing).collect();
         let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
         if let Some(point) = point {
@@ -180,6 +192,12 @@ impl Engine {
             self.baselines.pop_front();
         }
         self.baselines.push_back(input.into());
+    }
+
+    /// Threads that computed between launches in the last window, one of each process that its own code limited: a chain of that is
+    /// near, or there is one.
+    pub fn computing(&self) -> &[(ProcId, Tid)] {
+        &self.computing
     }
 
     /// Chains, the [worst first](Chain::worst_first).
@@ -268,9 +286,12 @@ fn context_of<'a>(
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
             effects: Vec::new(),
+            computing: None,
+            computed_before: history.map_or(0, History::computed),
         };
         if let Some(history) = history.filter(|_| process.dispatches() && process.warmed_up) {
             process.effects = measure(&process, history, settings);
+            process.computing = computing(&process.short, settings);
         }
         process
     }));

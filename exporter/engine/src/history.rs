@@ -38,6 +38,8 @@ pub(crate) struct Evaluation<'a, 'b> {
     pub(crate) live: u64,
     /// Whether it had no chain.
     pub(crate) healthy: bool,
+    /// Whether its own code was its limit.
+    pub(crate) computes: bool,
     pub(crate) settings: &'a Settings,
 }
 
@@ -50,6 +52,8 @@ pub(crate) struct History {
     warmed_up: bool,
     ticks_since_loading: u32,
     last_live: u64,
+    /// In which windows its own code was its limit: the latest is the lowest bit.
+    computed: u8,
     paces: VecDeque<Pace>,
     /// Time and live bytes.
     live: VecDeque<(Nanos, u64)>,
@@ -97,9 +101,15 @@ impl History {
         self.ticks_since_loading
     }
 
+    /// In which of the last windows its own code was its limit: the latest is the lowest bit.
+    pub(crate) fn computed(&self) -> u8 {
+        self.computed
+    }
+
     /// Records a window. Windows with a chain or with loading do not count as usual.
     pub(crate) fn record(&mut self, now: Nanos, evaluation: &Evaluation<'_, '_>) {
-        let Evaluation { delta, live, healthy, settings } = *evaluation;
+        let Evaluation { delta, live, healthy, computes, settings } = *evaluation;
+        self.computed = self.computed << 1 | u8::from(computes);
         let live_before = std::mem::replace(&mut self.last_live, live);
         let quiet = is_quiet(delta, live_before, live, settings);
         self.warm_up(now, quiet, delta.launches(&settings.launch_ops) > 0, settings);

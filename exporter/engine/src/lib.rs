@@ -21,6 +21,7 @@ mod chain_store;
 mod chain_totals;
 mod charged;
 mod commands;
+mod computing;
 mod context;
 mod delta;
 mod detection;

@@ -9,6 +9,7 @@ pub(crate) mod cpu_preemption;
 pub(crate) mod dataloader_starvation;
 mod graph_recapture;
 mod hang;
+mod host_code;
 mod implicit_sync;
 mod large_copy;
 mod lock_wait;
@@ -57,6 +58,7 @@ pub(crate) const RULES: &[Rule] = &[
     block_io::RULE,
     page_fault::RULE,
     implicit_sync::RULE,
+    host_code::RULE,
     allocator_churn::RULE,
     memory_leak::RULE,
     graph_recapture::RULE,

@@ -219,6 +219,7 @@ mod tests {
             first_seen: 1.0,
             last_seen: 2.0,
             ongoing: Some(true),
+            code: Vec::new(),
             course: Course::default(),
         }
     }

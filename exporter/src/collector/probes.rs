@@ -72,7 +72,8 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             | SelfCounter::HitBlock
             | SelfCounter::HitMemory
             | SelfCounter::HitPageAlloc
-            | SelfCounter::HitNetwork => {
+            | SelfCounter::HitNetwork
+            | SelfCounter::HitSample => {
                 let label = counter.label();
                 let probe = label.strip_prefix("hit_").unwrap_or(label);
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
@@ -96,6 +97,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             | SelfCounter::CostMemory
             | SelfCounter::CostPageAlloc
             | SelfCounter::CostNetwork
+            | SelfCounter::CostSample
             | SelfCounter::FullHists
             | SelfCounter::FullProcs
             | SelfCounter::FullStalls
@@ -109,7 +111,8 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             | SelfCounter::FullBlockIo
             | SelfCounter::FullBlockRequests
             | SelfCounter::FullSockets
-            | SelfCounter::FullThreads => continue,
+            | SelfCounter::FullThreads
+            | SelfCounter::FullSamples => continue,
         };
         dropped.push_created([reason.into()], value, since);
     }
@@ -159,6 +162,7 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     // each scrape.
     for (counter, map) in [
         (SelfCounter::FullThreads, "hashed_threads"),
+        (SelfCounter::FullSamples, "samples"),
         (SelfCounter::FullSockets, "sockets"),
         (SelfCounter::FullAllocations, "allocations"),
         (SelfCounter::FullBlockRequests, "block_requests"),

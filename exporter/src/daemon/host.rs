@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpucause_abi::sample::{Sample, SampledThread};
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_probes::ReadError;
 use gpucause_probes::kernel_symbols::{FunctionName, HostFunctions};
+use gpucause_probes::samples::SampleError;
 
 use super::Shared;
 use super::probe_states::{attach_gaps, nvml_state, probe_states};
+use crate::chains::code::StackSampler;
 use crate::clock::WallClock;
 use crate::gpus::Gpus;
 use crate::kernel_launches::NameSource;
@@ -88,6 +91,16 @@ impl AccountSource for Host {
         observation.flights = self.shared.flights.get().map(|flights| flights.counts());
         observation.otlp = self.shared.chain_log.get().and_then(|log| log.counts());
         observation.peers = self.shared.peers.counts(Instant::now());
+    }
+}
+
+impl StackSampler for Arc<Shared> {
+    fn choose(&self, threads: &[SampledThread]) -> Result<(), SampleError> {
+        self.probes.sampler().choose(threads)
+    }
+
+    fn take(&self) -> Result<Vec<Sample>, SampleError> {
+        self.probes.sampler().take()
     }
 }
 

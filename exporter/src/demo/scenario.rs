@@ -36,6 +36,8 @@ pub enum Scenario {
     NcclStraggler,
     /// New kernels are loaded and launched all the time
     ColdStart,
+    /// The dispatcher thread computes each batch itself, while the GPU has nothing to do
+    HostCode,
     /// A launch does not return
     Hang,
     /// Nothing is wrong, and no chain is found

@@ -180,6 +180,7 @@ mod tests {
             last_seen: 110.0,
             losses: Vec::new(),
             ongoing: None,
+            code: Vec::new(),
             course: Course::default(),
         }
     }

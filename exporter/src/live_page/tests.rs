@@ -69,6 +69,7 @@ fn chain(cause: Cause, lost_seconds: f64) -> Chain {
         last_seen: 1_700_000_000.0,
         losses: Vec::new(),
         ongoing: Some(true),
+        code: Vec::new(),
         course: Course::default(),
     }
 }

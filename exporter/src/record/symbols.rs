@@ -20,8 +20,8 @@ use gpucause_investigations::recording::{Stack, StackId};
 use gpucause_probes::elf::{ElfError, SymbolTables, symbol_tables};
 use gpucause_probes::mapped::FileVersion;
 
-use super::frames::{Found, Module};
 use crate::kernel_launches::readable::{function, one_line};
+use crate::stacks::frames::{Found, Module};
 
 /// Stacks that wait for their names.
 const MAX_WAITING: usize = 4096;
@@ -219,8 +219,8 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::Frames;
     use super::*;
+    use crate::stacks::frames::Frames;
     use gpucause_abi::{ProcId, Tgid};
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;

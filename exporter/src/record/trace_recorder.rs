@@ -13,13 +13,13 @@ use gpucause_investigations::trace::{Finished, ProcessRef, WriteError, Writer};
 use gpucause_probes::recorder::Recorder;
 
 use super::events::Names;
-use super::frames::Frames;
-use super::python::PythonProcesses;
 use super::symbols::Symbols;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
+use crate::stacks::frames::Frames;
+use crate::stacks::python::PythonProcesses;
 
 /// How long function names are waited for at the end.
 const SYMBOL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -113,7 +113,7 @@ impl TraceRecorder {
             .collect();
         self.frames.forget(|id| ended.contains(&id));
         if let Some(pythons) = &mut self.pythons {
-            pythons.forget(recorder, |id| ended.contains(&id));
+            pythons.forget(|id| ended.contains(&id), |id| recorder.remove_python(id));
         }
         Ok(())
     }
@@ -184,7 +184,9 @@ impl TraceRecorder {
 
     fn find_python(&mut self, recorder: &Recorder, event: &RawEvent) {
         if let Some(pythons) = &mut self.pythons {
-            pythons.find(recorder, &mut self.frames, (event.process, event.tgid));
+            let id = event.process;
+            let keep = |layout| recorder.add_python(id, layout);
+            pythons.find(&mut self.frames, (id, event.tgid), keep);
         }
     }
 

@@ -35,4 +35,9 @@ fn a_thread_that_keeps_the_interpreter_of_python_is_named_for_the_lock() {
     let chain = until("a chain of the lock", || chain_of(&exporter, &pid, "lock_wait"));
     assert_eq!(chain["culprit"]["comm"], "gil-hog", "{chain}");
     assert!(chain["explained"].as_f64().unwrap() >= 0.5, "{chain}");
+    let chain = until("the function of who keeps it", || {
+        chain_of(&exporter, &pid, "lock_wait").filter(|own| own["code"].is_array())
+    });
+    let (most, share) = (&chain["code"][0], chain["code"][0]["share"].as_f64().unwrap());
+    assert!(most["function"] == "hog" && most["file"] == SCRIPT && share >= 0.9, "{chain}");
 }

@@ -22,6 +22,8 @@ mod dcgm;
 mod exporter;
 mod flights;
 mod host;
+#[cfg(target_arch = "x86_64")]
+mod host_code;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod interpreter_lock;

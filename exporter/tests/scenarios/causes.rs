@@ -279,6 +279,17 @@ fn kernels_that_are_loaded_all_the_time_are_found() {
     check(&Plan::of("cold-start"), Expected::cause(Cause::ColdStart));
 }
 
+/// It is charged with the evaluations in which the GPU was not waited for: the one in which the fault begins is not.
+#[test]
+fn batches_that_the_feeding_thread_computes_are_found() {
+    let expected = Expected {
+        effect: Some(Effect::LaunchGap),
+        since_injection: false,
+        ..Expected::cause(Cause::HostCode)
+    };
+    check(&Plan::of("host-code"), expected);
+}
+
 fn hangs(name: &'static str, cause: Cause) {
     let settings = Settings { hang_seconds: 2.0, ..Settings::default() };
     let expected = Expected { effect: Some(Effect::Hang), ..Expected::cause(cause) };

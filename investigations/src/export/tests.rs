@@ -251,6 +251,7 @@ pub(crate) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeCha
         last_seen: begin + last,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     };
     NodeChain { node, chain }

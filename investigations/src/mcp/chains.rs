@@ -13,7 +13,7 @@ use super::statistics::{NAME_NOT_IN_FILE, NAME_UNOBSERVED};
 use crate::explain::culprits;
 use crate::fleet::{self, FleetAnswer};
 use crate::observation::Outcome;
-use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
+use gpucause_engine::chain::{Chain, CodeShare, Culprit, Loss, Place};
 
 /// Chains with their nodes' names, the worst first.
 struct Found {
@@ -233,6 +233,10 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
     if !chain.losses.is_empty() {
         let loss = |own: &Loss| json!({"pid": own.pid, "comm": answer::name(&own.comm), "seconds": rounded(own.seconds)});
         row.insert("lost_to".into(), chain.losses.iter().take(MOST_LOSSES).map(loss).collect());
+    }
+    if !chain.code.is_empty() {
+        let code = |own: &CodeShare| json!({"function": answer::name(&own.function), "file": answer::name(&own.file), "line": own.line, "share": rounded(own.share)});
+        row.insert("code".into(), chain.code.iter().take(MOST_LOSSES).map(code).collect());
     }
     if page.detail {
         row.insert("first_seen".into(), json!(chain.first_seen));

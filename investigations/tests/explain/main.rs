@@ -37,6 +37,7 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         last_seen: last,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn chain() -> Chain {
         last_seen: 20.0,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     }
 }

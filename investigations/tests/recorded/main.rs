@@ -148,6 +148,7 @@ fn chain(victim: (u32, &str), culprit: (u32, &str), seconds: f64) -> Chain {
         last_seen: at + 9.0,
         losses: Vec::new(),
         ongoing: None,
+        code: Vec::new(),
         course: Course::default(),
     }
 }

@@ -8,6 +8,7 @@ use crate::measure;
 use crate::op::{self, Api, Class, CopyKind};
 use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
+use crate::sample;
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
@@ -37,6 +38,7 @@ pub fn c_header() -> String {
         .chain(&c_records())
         .chain(&event::c_records())
         .chain(&python::c_records())
+        .chain(&sample::c_records())
     {
         c_record(&mut text, record);
     }
@@ -94,6 +96,12 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("EVENT_WORDS", event::EVENT_WORDS),
         ("STACK_FRAMES", event::STACK_FRAMES),
         ("PYTHON_FRAMES", python::PYTHON_FRAMES),
+        ("SAMPLE_FRAMES", sample::SAMPLE_FRAMES),
+        ("MAX_SAMPLED", sample::MAX_SAMPLED),
+        ("SAMPLED_ANYWHERE", sample::SAMPLED_ANYWHERE as usize),
+        ("SAMPLED_HOST", sample::SAMPLED_HOST as usize),
+        ("SAMPLE_NATIVE", sample::SAMPLE_NATIVE as usize),
+        ("SAMPLE_PYTHON", sample::SAMPLE_PYTHON as usize),
         ("EVENT_COLD", event::EVENT_COLD.into()),
         ("EVENT_OUTERMOST", event::EVENT_OUTERMOST.into()),
         ("EVENT_BYTES", event::EVENT_BYTES.into()),
@@ -159,6 +167,7 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
     match rust_name {
         "FrameRecord" => Some("frame"),
         "AccountRecord" => Some("account"),
+        "PythonLayout" => Some("python_layout"),
         "OtherTaskRecord" => Some("other_task"),
         "LaunchModeRecord" => Some("launch_mode"),
         "Measures" => Some("measures"),

@@ -10,6 +10,7 @@ pub mod measure;
 pub mod op;
 pub mod python;
 pub mod record;
+pub mod sample;
 pub mod snapshot;
 pub mod state;
 

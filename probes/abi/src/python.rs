@@ -47,6 +47,11 @@ pub struct RawPythonFrame {
     pub instruction: u64,
 }
 
+impl PythonLayout {
+    /// Of a process without Python.
+    pub const NONE: Self = zerocopy::transmute!([0u8; size_of::<Self>()]);
+}
+
 impl PythonStack {
     /// The frames in a record, the innermost first.
     pub fn frames(&self) -> impl Iterator<Item = RawPythonFrame> {

@@ -196,6 +196,8 @@ shared_enum! {
         HitPageAlloc = "hit_page_alloc",
         /// Runs of the TCP programs.
         HitNetwork = "hit_network",
+        /// Runs of the program that samples stacks.
+        HitSample = "hit_sample",
         /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
         /// follow in the order of their runs.
         CostSwitch = "cost_switch",
@@ -211,6 +213,8 @@ shared_enum! {
         CostPageAlloc = "cost_page_alloc",
         /// Of the TCP programs.
         CostNetwork = "cost_network",
+        /// Of the program that samples stacks.
+        CostSample = "cost_sample",
         /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
         /// counted.
         Truncated = "cut",
@@ -254,6 +258,8 @@ shared_enum! {
         FullSockets = "full_sockets",
         /// Neither the task's storage nor `hashed_threads` took a thread's record.
         FullThreads = "full_threads",
+        /// `samples` refused an entry: the sample is lost.
+        FullSamples = "full_samples",
         /// Off-CPU intervals whose end the kernel did not report; reconstructed from the wakeup and the scheduler's run
         /// delay.
         MissedSwitchIn = "missed_arrival",

@@ -1,12 +1,13 @@
-//! Names of functions by file offset.
+//! Names of functions: of those that begin at a file offset, and of those that an address is in.
 //!
-//! Only symbols with exactly that address count: the preceding function would be a wrong answer.
+//! The function before an address, which ends before it, would be a wrong answer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 
 use object::LittleEndian as LE;
-use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64, SectionType};
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64};
 
 use super::link_address::address_of;
 use super::source::Source;
@@ -21,10 +22,20 @@ const MAX_TABLE: u64 = 64 << 20;
 /// Most symbols examined per address.
 const MAX_ALIASES: usize = 8;
 
-/// A symbol at a requested offset.
-#[derive(Debug, Clone, Copy)]
+/// A function that an address is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionAround {
+    /// Its link-time addresses.
+    pub range: Range<u64>,
+    /// Its mangled name.
+    pub name: Vec<u8>,
+}
+
+/// A symbol of a requested address.
+#[derive(Debug, Clone)]
 struct Found {
     is_local: bool,
+    range: Range<u64>,
     /// File offset of its name, and the rest of the string table.
     name: (u64, u64),
 }
@@ -38,49 +49,75 @@ pub fn symbols_at(file: &File, offsets: &[u64]) -> Result<BTreeMap<u64, Vec<u8>>
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
     let segments = program_headers(&source, &header)?;
-    let mut wanted: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
-    for address in offsets.iter().filter_map(|&offset| address_of(&segments, offset)) {
-        wanted.insert(address, Vec::new());
-    }
-    if !wanted.is_empty() {
-        for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-            search(&source, &sections, kind, &mut wanted)?;
-        }
-    }
+    let addresses = offsets.iter().filter_map(|&offset| address_of(&segments, offset));
+    let mut wanted = addresses.map(|address| (address, Vec::new())).collect();
+    search(&source, &sections, &mut wanted, |begin, _| begin..begin.saturating_add(1))?;
     let mut names = BTreeMap::new();
     for &offset in offsets {
         let found = address_of(&segments, offset).and_then(|address| wanted.get(&address));
-        let mut best: Option<(bool, Vec<u8>)> = None;
-        for found in found.into_iter().flatten() {
-            let candidate = (found.is_local, name_of(&source, found.name)?);
-            if !candidate.1.is_empty() && best.as_ref().is_none_or(|best| candidate < *best) {
-                best = Some(candidate);
-            }
-        }
-        names.extend(best.map(|(_, name)| (offset, name)));
+        let best = best(&source, found.map(Vec::as_slice).unwrap_or_default())?;
+        names.extend(best.map(|own| (offset, own.name)));
     }
     Ok(names)
 }
 
+/// The functions that these link-time addresses are in, by address. Does not move the file position.
+///
+/// # Errors
+/// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+pub fn functions_around(
+    file: &File,
+    addresses: &[u64],
+) -> Result<BTreeMap<u64, FunctionAround>, ElfError> {
+    let source = Source::new(file)?;
+    let header = file_header(&source)?;
+    let sections = section_headers(&source, &header)?;
+    let mut wanted = addresses.iter().map(|&address| (address, Vec::new())).collect();
+    search(&source, &sections, &mut wanted, |begin, size| begin..begin.saturating_add(size))?;
+    let named = |(address, found): (u64, Vec<Found>)| {
+        best(&source, &found).map(|best| best.map(|own| (address, own)))
+    };
+    wanted.into_iter().map(named).filter_map(Result::transpose).collect()
+}
+
+/// Adds the symbols whose part of the addresses, by begin and size, has wanted ones.
 fn search(
     source: &Source<'_>,
     sections: &[SectionHeader64<LE>],
-    kind: SectionType,
     wanted: &mut BTreeMap<u64, Vec<Found>>,
+    part: impl Fn(u64, u64) -> Range<u64>,
 ) -> Result<(), ElfError> {
-    let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { return Ok(()) };
-    symbols_of(source, table, |symbols| {
-        for symbol in defined(symbols, STT_FUNC) {
-            let Some(found) = wanted.get_mut(&symbol.st_value.get(LE)) else { continue };
-            let at = u64::from(symbol.st_name.get(LE));
-            let follow = strings.sh_size.get(LE).saturating_sub(at);
-            if found.len() < MAX_ALIASES {
-                let name = (strings.sh_offset.get(LE).saturating_add(at), follow);
-                found.push(Found { is_local: symbol.st_bind() == STB_LOCAL, name });
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+        let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { continue };
+        symbols_of(source, table, |symbols| {
+            for symbol in defined(symbols, STT_FUNC) {
+                let range = part(symbol.st_value.get(LE), symbol.st_size.get(LE));
+                for (_, found) in wanted.range_mut(range.clone()) {
+                    let at = u64::from(symbol.st_name.get(LE));
+                    let follow = strings.sh_size.get(LE).saturating_sub(at);
+                    if found.len() < MAX_ALIASES {
+                        let name = (strings.sh_offset.get(LE).saturating_add(at), follow);
+                        let is_local = symbol.st_bind() == STB_LOCAL;
+                        found.push(Found { is_local, range: range.clone(), name });
+                    }
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The first of the exported names, else of the others.
+fn best(source: &Source<'_>, found: &[Found]) -> Result<Option<FunctionAround>, ElfError> {
+    let candidate = |own: &Found| Ok((own.is_local, name_of(source, own.name)?, own.range.clone()));
+    let candidates = found.iter().map(candidate).collect::<Result<Vec<_>, ElfError>>()?;
+    let named = candidates.into_iter().filter(|(_, name, _)| !name.is_empty());
+    let best = named.min_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    Ok(best.map(|(_, name, range)| FunctionAround { range, name }))
 }
 
 /// Strips the version that some linkers append to a name.
@@ -119,6 +156,18 @@ mod tests {
         let data = Function { name: "b", address: CODE_ADDRESS, info: 0x11, section: 1, size: 8 };
         let functions = [local, undefined, data, function("exported@@V1", 0)];
         assert_eq!(names(&functions, &[CODE_OFFSET]), [(CODE_OFFSET, "exported".to_owned())]);
+    }
+
+    #[test]
+    fn an_address_is_in_the_function_that_covers_it_and_in_none_between_two() {
+        let functions = [function("first", 0), function("second", 16)];
+        let file = file_of(&library(&functions, &[0x55; 64], b"id"));
+        let addresses = [0, 7, 8, 16, 23, 24].map(|at| CODE_ADDRESS + at);
+        let around = functions_around(&file, &addresses).unwrap();
+        let found = addresses.map(|at| around.get(&at).map(|own| &own.name[..]));
+        let [first, second] = [Some(&b"first"[..]), Some(&b"second"[..])];
+        assert_eq!(found, [first, first, None, second, second, None]);
+        assert_eq!(around[&addresses[4]].range, CODE_ADDRESS + 16..CODE_ADDRESS + 24);
     }
 
     #[test]

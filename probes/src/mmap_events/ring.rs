@@ -1,10 +1,9 @@
 //! The event of one CPU and its ring buffer.
 
 use std::io;
-use std::mem::offset_of;
 use std::num::NonZero;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,43 +12,15 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::MmapEventsError;
+use crate::perf_event::{EventAttr, open_on_cpu};
 
 /// Ring size per CPU: about a thousand mappings between two reads.
 const RING_BYTES: usize = 128 << 10;
 /// Bytes of a record's header: type, flags, size.
 const HEADER: usize = 8;
 
-/// The Linux 5.0 part of `struct perf_event_attr`.
-#[repr(C)]
-#[derive(Debug, Default)]
-struct EventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_watermark: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
-}
-
-const _: () = assert!(size_of::<EventAttr>() == 112 && offset_of!(EventAttr, clockid) == 92);
-
-const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 const PERF_SAMPLE_TIME: u64 = 1 << 2;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 // Bits of `flags`, in the order of the C bit field.
 const MMAP: u64 = 1 << 8;
 const WATERMARK: u64 = 1 << 14;
@@ -151,34 +122,14 @@ impl AsFd for Ring {
 
 fn open_event(cpu: u32) -> io::Result<OwnedFd> {
     let attr = EventAttr {
-        kind: PERF_TYPE_SOFTWARE,
-        size: size_of::<EventAttr>() as u32,
         config: PERF_COUNT_SW_DUMMY,
         sample_type: PERF_SAMPLE_TIME,
         flags: MMAP | MMAP2 | SAMPLE_ID_ALL | WATERMARK | USE_CLOCKID,
         wakeup_watermark: 1,
         clockid: libc::CLOCK_MONOTONIC,
-        ..EventAttr::default()
+        ..EventAttr::software()
     };
-    let cpu = libc::c_int::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let (all_processes, no_group): (libc::pid_t, libc::c_int) = (-1, -1);
-    // SAFETY: the kernel reads `attr.size` bytes of a valid structure and keeps no reference to it.
-    let event = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attr,
-            all_processes,
-            cpu,
-            no_group,
-            PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    let event = RawFd::try_from(event).unwrap_or(-1);
-    if event < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave this descriptor to us, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(event) })
+    open_on_cpu(&attr, cpu)
 }
 
 /// The position of `len` bytes in a ring of `size` bytes: one part, or two around the end.

@@ -27,6 +27,7 @@ mod disturbance;
 mod driver_only;
 mod full_maps;
 mod graphs;
+mod host_code;
 mod host_disk;
 mod host_memory;
 mod host_network;

@@ -13,6 +13,7 @@ use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::registry::Verdict;
+use gpucause_probes::samples::Sampler;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
 
@@ -85,6 +86,10 @@ impl Observed {
 
     pub(crate) fn set_budget(&self, budget: Option<f64>) {
         self.probes.set_budget(budget);
+    }
+
+    pub(crate) fn sampler(&self) -> &Sampler {
+        self.probes.sampler()
     }
 
     pub(crate) fn set_enabled(&self, enabled: bool) {

@@ -1,11 +1,15 @@
 //! Activity of threads between two snapshots, including threads that ended.
 
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount};
-use gpucause_abi::state::{Phase, State};
+use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
 use crate::divide::{less, share};
+use crate::effect::total;
+
+/// Waits for work, a message or a time.
+const IDLE: [Reason; 5] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Sleep, Reason::Other];
 
 /// An account may exceed the window by this factor, since threads are not read at the same time; beyond it is discarded.
 const JITTER: f64 = 1.25;
@@ -34,6 +38,14 @@ impl ThreadDelta {
     /// Whether it was seen to launch work.
     pub(crate) fn launched(&self) -> bool {
         launching(&self.time).0 > 0
+    }
+
+    /// Time in which it had something to do: all but waits for others, and being suspended.
+    pub(crate) fn busy(&self) -> Nanos {
+        let is_idle =
+            |reason: &&Reason| IDLE.contains(reason) || State::Off(**reason).is_suspended();
+        let outside = |&reason| self.in_state(State::Off(reason), |phase| phase != Phase::Sync);
+        self.wall.less(total(Reason::ALL.iter().filter(is_idle).map(outside)))
     }
 
     /// The account of a window; `None` if it is too long for it.

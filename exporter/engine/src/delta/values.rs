@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, SLOTS, quantile_of, slot_upper};
+use gpucause_abi::hist::{Histogram, SLOTS, quantile_of, slot_lower, slot_of, slot_upper};
 
 #[derive(Debug, Default)]
 pub(crate) struct Values {
@@ -96,6 +96,17 @@ impl Values {
     pub(crate) fn counts(&self, slots: Range<usize>) -> &[u64] {
         let (start, end) = (slots.start.max(self.used.start), slots.end.min(self.used.end));
         self.counts.get(start..end).unwrap_or_default()
+    }
+
+    /// The sum of values in the slots from that of `least`, estimated from their centres and bounded by that of all.
+    pub(crate) fn from(&self, least: Nanos) -> Nanos {
+        let first = slot_of(least).max(self.used.start);
+        let counts = (first..).zip(self.counts(first..usize::MAX));
+        let sum = counts.fold(0u64, |sum, (slot, &count)| {
+            let (low, most) = (slot_lower(slot).0, slot_upper(slot).min(self.max).0);
+            sum.saturating_add(count.saturating_mul(low.midpoint(most.max(low))))
+        });
+        Nanos(sum).min(self.sum)
     }
 
     /// See [`Histogram::quantile`].

@@ -5,25 +5,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::chain::Evidence;
-use crate::detection::Sentence;
 
 fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Detection {
     Detection {
-        cause,
-        effect,
-        process: 0,
         tid: Some(Tid(tid)),
-        culprit: None,
-        explained: 1.0,
         size: Nanos(1_000),
         taken: taken.into(),
-        claim: None,
         taken_share: 1.0,
-        evidence: Evidence::default(),
-        path: Vec::new(),
-        sentence: Sentence::default(),
-        fix: String::new(),
-        workers: None,
+        ..Detection::new(cause, effect, 0, Evidence::default())
     }
 }
 
@@ -49,6 +38,8 @@ fn divide_all_effects(found: &mut [Detection]) {
         ticks_since_loading: 1,
         throttled: Nanos(0),
         effects: Vec::new(),
+        computing: None,
+        computed_before: 0,
     };
     divide_effects(&process, found);
 }

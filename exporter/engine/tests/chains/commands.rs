@@ -54,6 +54,7 @@ fn expected(chain: &Chain) -> &'static str {
             "Run: `gpucause explain --url http://localhost:19400 --pid 102`, `gdb -p 102 -batch -ex "
         }
         Cause::ClockThrottling => "Run: `nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE`.",
+        Cause::HostCode => "Run: `perf top -t 100`.",
         Cause::OomKill => "Run: `journalctl -k --since @16999999",
         _ => "Run: `gpucause record --db trace-100.db --duration 30s --pid 100`.",
     }

@@ -12,7 +12,7 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
     let mut host = trained();
     // Forward on one thread, backward on the other, as PyTorch does it.
     host.run(20, |train| {
-        train.on(100).launches(2_000, 5 * US);
+        train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver)).launches(2_000, 5 * US);
         train.waits(
             Reason::Futex,
             Task("pt_autograd_0", 100, Relation::Thread),
@@ -30,7 +30,7 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
 fn a_thread_whose_launches_are_not_observed_launches_all_the_same() {
     let mut host = trained();
     host.run(4, |train| {
-        train.on(100).launches(2_000, 5 * US);
+        train.on(100).launches(2_000, 5 * US).rests(Phase::Sync, State::Off(Reason::GpuDriver));
         train.on(101).launches(4_000, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
     });
     for observed in [101, 100].repeat(5) {
@@ -51,7 +51,7 @@ fn a_thread_whose_launches_are_not_observed_launches_all_the_same() {
 fn threads_that_end_together_had_waited_for_each_other() {
     let mut host = trained();
     let forward_and_backward = |train: &mut Process, part: u64| {
-        train.on(100).launches(1_000, 5 * US);
+        train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver)).launches(1_000, 5 * US);
         let autograd = Task("pt_autograd_0", 100, Relation::Thread);
         train.waits(Reason::Futex, autograd, 1_000 * MS / part, 990 * MS / part);
         train.on(101).launches(1_000, 5 * US);
@@ -72,8 +72,8 @@ fn threads_that_end_together_had_waited_for_each_other() {
 fn a_thread_that_rarely_launched_holds_up_others_like_any_thread() {
     let mut host = trained();
     host.run(4, |train| {
-        train.on(100).launches(2_000, 5 * US);
-        train.on(101).launches(1, 5 * US);
+        train.on(100).launches(2_000, 5 * US).rests(Phase::Sync, State::Off(Reason::GpuDriver));
+        train.on(101).launches(1, 5 * US).rests(Phase::Sync, State::Off(Reason::GpuDriver));
     });
     host.run(FAULT_WINDOWS, |train| {
         train.now.launches.unobserved.0 += WINDOW * 9 / 10;
@@ -102,7 +102,7 @@ fn one_thread_is_kept_from_launching(unobserved: u64) {
     let seen = u64::from(unobserved == 0);
     host.run(FAULT_WINDOWS, |train| {
         train.now.launches.unobserved.0 += unobserved;
-        train.on(100).launches(2_000, 5 * US);
+        train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver)).launches(2_000, 5 * US);
         let autograd = Task("pt_autograd_0", 100, Relation::Thread);
         train.waits(Reason::Futex, autograd, 1_200 * MS, 1_190 * MS);
         train.on(101).launches(4_000 * seen, 5 * US);

@@ -293,8 +293,22 @@ pub(crate) fn slow_for_no_reason() -> Host {
     host
 }
 
+/// A data set computes for 20 ms before each burst of launches; the GPU has long been done.
+pub(crate) fn computing() -> Host {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, slow_data_set);
+    host
+}
+
+/// 66 steps: a data set computes for 20 ms, and 100 launches follow.
+pub(crate) fn slow_data_set(train: &mut Process) {
+    train.on(100).launches(6_600, 5 * US).pauses(66, 20 * MS).pauses(6_534, 95 * US);
+    train.calls("cudaStreamSynchronize", 66, 20 * US, &[(Reason::GpuDriver, 400 * US)]);
+}
+
 /// Every scenario.
-pub(crate) const ALL: [fn() -> Host; 22] = [
+pub(crate) const ALL: [fn() -> Host; 23] = [
+    computing,
     short_of_memory,
     preempted,
     queued,

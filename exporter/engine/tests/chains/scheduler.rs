@@ -1,7 +1,7 @@
 //! Who had the CPU.
 
 use gpucause_abi::op::CopyKind;
-use gpucause_abi::state::{Phase, Reason, Relation};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::{Host, lost, takes};
@@ -271,7 +271,7 @@ fn a_tail_on_fewer_than_a_hundred_calls_is_none() {
 fn one_burst_of_slow_calls_is_not_seen_again_in_the_longer_window() {
     let mut host = Host::training();
     let few = |train: &mut crate::process::Process| {
-        train.on(100).launches(60, 10 * US);
+        train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver)).launches(60, 10 * US);
     };
     host.run(8, few);
     host.run(1, |train| {
@@ -286,7 +286,7 @@ fn one_burst_of_slow_calls_is_not_seen_again_in_the_longer_window() {
 fn a_tail_of_a_program_that_launches_rarely_is_detected_over_several_windows() {
     let mut host = Host::training();
     let few = |train: &mut crate::process::Process| {
-        train.on(100).launches(60, 10 * US);
+        train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver)).launches(60, 10 * US);
     };
     host.run(8, few);
     host.run(6, |train| {
@@ -304,10 +304,7 @@ fn a_chain_is_of_the_thread_that_suffers() {
     host.run(FAULT_WINDOWS, |train| {
         steady(train);
         // Another thread launches a little, and idles.
-        train
-            .on(101)
-            .launches(10, 5 * US)
-            .rests(Phase::Host, gpucause_abi::state::State::Off(Reason::Poll));
+        train.on(101).launches(10, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
         train.on(102).launches(900, 5 * US).waits(Reason::Preempted, HOG, 700 * MS, 0);
     });
     let chain = host.only(Cause::CpuPreemption);

@@ -118,6 +118,7 @@ impl RuleContext<'_> {
             last_seen: last as f64 / 1e9,
             losses: Vec::new(),
             ongoing: None,
+            code: Vec::new(),
             course: Course::default(),
         };
         Some(NodeChain { node: process.node, chain })

@@ -6,6 +6,7 @@
 
 mod allocation;
 mod cold;
+mod computing;
 mod copy;
 mod graph;
 mod hang;
@@ -67,6 +68,8 @@ pub(crate) enum Name {
     NcclStraggler,
     /// Kernels are launched for the first time all the time.
     ColdStart,
+    /// The dispatcher thread computes each batch itself, while the GPU has nothing to do.
+    HostCode,
     /// The GPU takes longer for the same work, as with clock throttling.
     ThrottledGpu,
     /// A launch does not return: it waits for a futex.
@@ -118,6 +121,7 @@ impl Name {
             Self::GraphRecapture => "graph_recapture",
             Self::NcclStraggler => "nccl_late_rank",
             Self::ColdStart => "cold_start",
+            Self::HostCode => "host_code",
             Self::ThrottledGpu => "clock_throttling",
             Self::HangIoctl => "unexplained",
             Self::Healthy | Self::HealthyIdle | Self::HealthySync | Self::HealthyNoise => "",
@@ -221,6 +225,7 @@ fn of(name: Name, common: &Common, options: &FaultOptions) -> Result<Box<dyn Fau
         Name::GraphRecapture => Box::new(graph::Recapture(steady)),
         Name::NcclStraggler => Box::new(ranks::Straggler::new(common, options, steady)?),
         Name::ColdStart => Box::new(cold::NewKernels::new(steady)),
+        Name::HostCode => Box::new(computing::SlowDataset::new(strength)),
         Name::ThrottledGpu => Box::new(throttled::SlowGpu(steady)),
         Name::Hang => Box::new(hang::Stuck("lock")),
         Name::HangIoctl => Box::new(hang::Stuck("ioctl")),

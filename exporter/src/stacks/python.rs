@@ -1,4 +1,4 @@
-//! Python frames of slow calls: which processes have any, and their names.
+//! Python frames of calls and samples: which processes have any, and their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use gpucause_probes::python::{Python, PythonError, PythonFrame};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 
 use super::frames::Frames;
-use crate::kernel_launches::readable::one_line;
+use gpucause_investigations::symbol::one_line;
 
 /// Between two tries to read a process whose interpreter has not started.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -36,19 +36,19 @@ enum Known {
 
 /// The processes with calls.
 #[derive(Debug, Default)]
-pub(super) struct PythonProcesses {
+pub(crate) struct PythonProcesses {
     processes: HashMap<ProcId, Known>,
     /// Python processes whose frames cannot be read, by reason.
     unreadable: BTreeMap<String, u64>,
 }
 
 impl PythonProcesses {
-    /// Has the kernel keep the Python frames of a process, if it runs Python.
-    pub(super) fn find(
+    /// Finds the Python of a process, if it runs any; `keep` has the kernel keep its frames.
+    pub(crate) fn find(
         &mut self,
-        recorder: &Recorder,
         frames: &mut Frames,
         (id, tgid): (ProcId, Tgid),
+        keep: impl FnOnce(PythonLayout) -> Result<(), RecorderError>,
     ) {
         let unfit = match self.processes.get(&id) {
             Some(Known::Readable(_) | Known::Unreadable) => return,
@@ -57,8 +57,16 @@ impl PythonProcesses {
             None => 0,
         };
         let found = Python::find(tgid, frames.mappings(id, tgid));
-        let known = self.classify(tgid, unfit, found, |layout| recorder.add_python(id, layout));
+        let known = self.classify(tgid, unfit, found, keep);
         self.processes.insert(id, known);
+    }
+
+    /// Where the frames of a process are, if they can be read.
+    pub(crate) fn layout(&self, id: ProcId) -> Option<PythonLayout> {
+        match self.processes.get(&id)? {
+            Known::Readable(python) => Some(python.layout()),
+            _ => None,
+        }
     }
 
     /// Classifies a process by what was found in it. No failure ends the recording.
@@ -101,7 +109,7 @@ impl PythonProcesses {
     }
 
     /// Takes the frames that the kernel kept of an event's thread.
-    pub(super) fn take(&mut self, recorder: &Recorder, event: &RawEvent) -> Vec<RawPythonFrame> {
+    pub(crate) fn take(&mut self, recorder: &Recorder, event: &RawEvent) -> Vec<RawPythonFrame> {
         let id = event.process;
         let (Some(Known::Readable(_)), Some(tid)) = (self.processes.get(&id), event.tid) else {
             return Vec::new();
@@ -117,7 +125,7 @@ impl PythonProcesses {
     }
 
     /// The names of these frames.
-    pub(super) fn frames(&mut self, id: ProcId, raw: &[RawPythonFrame]) -> Vec<StackFrame> {
+    pub(crate) fn frames(&mut self, id: ProcId, raw: &[RawPythonFrame]) -> Vec<StackFrame> {
         let Some(Known::Readable(python)) = self.processes.get_mut(&id) else { return Vec::new() };
         let frame = |PythonFrame { code, function, file, line }| StackFrame {
             address: code,
@@ -147,7 +155,7 @@ impl PythonProcesses {
     }
 
     /// Forgets code objects, whose addresses may be reused.
-    pub(super) fn forget_code(&mut self) {
+    pub(crate) fn forget_code(&mut self) {
         for known in self.processes.values_mut() {
             if let Known::Readable(python) = known {
                 python.forget();
@@ -155,13 +163,19 @@ impl PythonProcesses {
         }
     }
 
-    /// Removes ended processes.
-    pub(super) fn forget(&mut self, recorder: &Recorder, ended: impl Fn(ProcId) -> bool) {
+    /// Removes ended processes; `remove` has the kernel keep no more frames of those that it kept some of.
+    pub(crate) fn forget(
+        &mut self,
+        ended: impl Fn(ProcId) -> bool,
+        remove: impl Fn(ProcId) -> Result<(), RecorderError>,
+    ) {
         self.processes.retain(|id, known| {
             if !ended(*id) {
                 return true;
             }
-            if let (Known::Readable(_), Err(error)) = (known, recorder.remove_python(*id)) {
+            if matches!(known, Known::Readable(_))
+                && let Err(error) = remove(*id)
+            {
                 tracing::warn!(%error, "cannot remove an ended process");
             }
             false
@@ -169,7 +183,7 @@ impl PythonProcesses {
     }
 
     /// Reasons why Python frames cannot be read, with the number of processes.
-    pub(super) fn unreadable(&self) -> Vec<(String, u64)> {
+    pub(crate) fn unreadable(&self) -> Vec<(String, u64)> {
         self.unreadable.iter().map(|(reason, count)| (reason.clone(), *count)).collect()
     }
 }

@@ -3,16 +3,15 @@
 use std::fs;
 use std::io;
 
-use super::MmapEventsError;
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
+/// The kernel's list.
+pub(crate) const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Above the limit of any Linux build.
 const MAX_CPU: u32 = 65_536;
 
-pub(super) fn online() -> Result<Vec<u32>, MmapEventsError> {
-    let failed = |source| MmapEventsError::Cpus(ONLINE, source);
-    let list = fs::read_to_string(ONLINE).map_err(failed)?;
-    parse(list.trim()).ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidData, list)))
+/// The CPUs that are online now.
+pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
+    let list = fs::read_to_string(ONLINE)?;
+    parse(list.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, list))
 }
 
 /// Parses a list such as `0-3,8`.
@@ -48,6 +47,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_cpu() {
-        assert!(!online().unwrap().is_empty());
+        assert!(!online_cpus().unwrap().is_empty());
     }
 }

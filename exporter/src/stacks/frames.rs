@@ -10,7 +10,7 @@ use gpucause_investigations::recording::{Stack, StackFrame};
 use gpucause_probes::elf::LinkAddresses;
 use gpucause_probes::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
 
-use crate::kernel_launches::readable::one_line;
+use gpucause_investigations::symbol::one_line;
 
 /// Characters of a path that are kept.
 const MAX_PATH: usize = 256;
@@ -21,9 +21,9 @@ const MAX_BURST: u32 = 8;
 
 /// A file with code, open as long as a process has it mapped, whatever becomes of its name.
 #[derive(Debug)]
-pub(super) struct Module {
-    pub(super) version: FileVersion,
-    pub(super) file: File,
+pub(crate) struct Module {
+    pub(crate) version: FileVersion,
+    pub(crate) file: File,
     addresses: Option<LinkAddresses>,
 }
 
@@ -44,14 +44,14 @@ struct Process {
 
 /// A stack without function names, and the file of each of its frames.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) stack: Stack,
-    pub(super) modules: Vec<Option<Arc<Module>>>,
+pub(crate) struct Found {
+    pub(crate) stack: Stack,
+    pub(crate) modules: Vec<Option<Arc<Module>>>,
 }
 
 /// The code that processes have mapped, read again when a stack has an unknown address.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     mapped: HashMap<ProcId, Process>,
     modules: HashMap<FileVersion, Weak<Module>>,
 }
@@ -101,13 +101,13 @@ impl Frames {
     }
 
     /// Removes ended processes.
-    pub(super) fn forget(&mut self, ended: impl Fn(ProcId) -> bool) {
+    pub(crate) fn forget(&mut self, ended: impl Fn(ProcId) -> bool) {
         self.mapped.retain(|id, _| !ended(*id));
         self.modules.retain(|_, module| module.strong_count() > 0);
     }
 
     /// The code of a process, which is read if it is not known.
-    pub(super) fn mappings(&mut self, id: ProcId, tgid: Tgid) -> impl Iterator<Item = &Mapping> {
+    pub(crate) fn mappings(&mut self, id: ProcId, tgid: Tgid) -> impl Iterator<Item = &Mapping> {
         if !self.mapped.contains_key(&id) {
             self.refresh(id, tgid);
         }
@@ -119,7 +119,7 @@ impl Frames {
     }
 
     /// The stack of these addresses, the innermost first.
-    pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
+    pub(crate) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
         let known = self.mapped.get(&id).map(|own| own.regions.as_slice()).unwrap_or_default();
         if addresses.iter().any(|&address| found(known, address).is_none()) {
             self.refresh(id, tgid);

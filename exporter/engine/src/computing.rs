@@ -1,0 +1,204 @@
+//! Whether the threads of a process compute between launches and never wait for the GPU: then their own code is what limits the
+//! process, and the GPU has nothing to do meanwhile.
+//!
+//! A thread waits for the GPU in synchronisation, allocation and collectives, in copies from the device beyond what copying takes, and
+//! in launches beyond what an unhindered one takes: drivers spin there while the queue is full, so that the median may be such a wait.
+
+use gpucause_abi::op::{Class, CopyKind, Op};
+use gpucause_abi::record::SIZE_CLASSES;
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::{Nanos, Tid};
+
+use crate::delta::{Delta, ThreadDelta, Values};
+use crate::divide::{Span, part, share};
+use crate::effect::{Phases, ratio, total};
+use crate::settings::Settings;
+
+/// Least launches in a window: a program that hardly launches has another task than to feed a GPU.
+const MIN_LAUNCHES: u64 = 10;
+/// Least timed launches that stand for those that were not timed.
+const MIN_TIMED: u64 = 20;
+/// Least share of a window that is computed between launches.
+pub(crate) const MIN_COMPUTED: f64 = 0.5;
+/// Share of a window in waits for the GPU from which the GPU is the limit. A program that copies a batch or a result in each step waits
+/// for 1 to 2 % of it even where the GPU has long been idle.
+pub(crate) const MAX_WAITED: f64 = 0.05;
+/// Share of a window for which a thread may have nothing to do.
+const MAX_IDLE: f64 = 0.1;
+/// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy for no more of a window than this.
+const TAKE_TURNS: f64 = 1.15;
+/// What an unhindered launch takes at most: of a kernel, and of a graph, which takes the longer the larger it is.
+const UNHINDERED: [(Class, Nanos); 2] =
+    [(Class::Launch, Nanos(10_000)), (Class::Graph, Nanos(500_000))];
+/// What a copy takes at most without its bytes, and bytes that take a nanosecond.
+const COPY: (Nanos, u64) = (Nanos(20_000), 4);
+/// Between two launches a framework takes some tens of microseconds. Pauses of this length are computations of another kind.
+const LONG_GAP: Nanos = Nanos(1_000_000);
+
+/// A window in which the code of a process was its limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Computing {
+    /// The thread that computed most.
+    pub(crate) tid: Tid,
+    /// Time that threads which take turns computed between launches.
+    pub(crate) computed: Nanos,
+    /// The part of it in long pauses between launches.
+    pub(crate) in_long_gaps: Nanos,
+    /// Time in waits for the GPU.
+    pub(crate) waited: Nanos,
+}
+
+/// Launches of a window.
+struct Launches {
+    timed: u64,
+    /// Those that were counted or estimated without being timed, whose time counts as that of the host.
+    untimed: u64,
+    /// Time in timed ones.
+    sum: Nanos,
+    /// Beyond what unhindered ones take.
+    waited: Nanos,
+    /// Time in first launches of a kernel.
+    cold: Nanos,
+}
+
+impl Launches {
+    fn of(delta: &Delta<'_>) -> Self {
+        let mut own =
+            Self { timed: 0, untimed: 0, sum: Nanos(0), waited: Nanos(0), cold: Nanos(0) };
+        let (mut values, mut first) = (Values::default(), 0u64);
+        for call in delta.calls().iter().filter(|call| !call.nested) {
+            let Some(op) = call.op.op().filter(|op| op.is_launch()) else { continue };
+            if call.cold {
+                own.cold.0 = own.cold.0.saturating_add(call.sum.0);
+                first = first.saturating_add(call.count());
+                continue;
+            }
+            call.durations_into(&mut values);
+            own.timed = own.timed.saturating_add(values.count);
+            own.sum.0 = own.sum.0.saturating_add(values.sum.0);
+            own.waited.0 = own.waited.0.saturating_add(waited(op, &values).0);
+        }
+        let known = own.timed.saturating_add(first);
+        own.untimed = delta.all_launches().saturating_sub(known);
+        own
+    }
+
+    fn all(&self) -> u64 {
+        self.timed.saturating_add(self.untimed)
+    }
+
+    /// Time of those that were not timed.
+    fn hidden(&self) -> Nanos {
+        self.sum.share(self.untimed as f64 / self.timed.max(1) as f64)
+    }
+}
+
+/// Time of launches of an op beyond what they take unhindered.
+fn waited(op: &Op, durations: &Values) -> Nanos {
+    let most =
+        UNHINDERED.iter().find(|(class, _)| *class == op.class).map_or(Nanos(0), |own| own.1);
+    let usual = durations.quantile(0.5).unwrap_or_default().min(most);
+    durations.sum.less(Nanos(usual.0.saturating_mul(durations.count)))
+}
+
+/// Time of a thread in its own code.
+fn computed(thread: &ThreadDelta) -> Nanos {
+    thread.time.at(Phase::Host, State::Running)
+}
+
+/// What it computed between launches; time of launches that were not timed is in it as far as it is of the host.
+pub(crate) fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    let all = total(span.delta.threads().iter().map(computed));
+    let hidden = Launches::of(span.delta).hidden();
+    let own = part(&thread.time, |phase, state| (phase, state) == (Phase::Host, State::Running));
+    share(own, ratio(all.less(hidden), all))
+}
+
+/// Time in copies from the device, or within it, beyond what copying takes.
+fn waited_in_copies(delta: &Delta<'_>) -> Nanos {
+    let own = |class: u16| {
+        let most = 4096u64.checked_shl(4 * u32::from(class)).unwrap_or(u64::MAX);
+        COPY.0.0.saturating_add(most / COPY.1)
+    };
+    let copies = delta.copies().filter(|&(kind, class, ..)| {
+        !matches!(kind, CopyKind::H2d | CopyKind::H2h) && usize::from(class) + 1 < SIZE_CLASSES
+    });
+    total(copies.map(|(_, class, count, sum)| sum.less(Nanos(own(class).saturating_mul(count)))))
+}
+
+/// Time of a thread in phases, without what was lost in them.
+fn in_phases(thread: &ThreadDelta, phases: &[Phase]) -> Nanos {
+    let lost = |phase| {
+        let states = State::all().filter(move |state| state.is_lost_in(phase));
+        total(states.map(move |state| thread.time.at(phase, state)))
+    };
+    total(phases.iter().map(|&phase| thread.in_phase(phase).less(lost(phase))))
+}
+
+/// Time in waits for the GPU of all threads: one that launches may leave the waiting to another.
+fn waited_for_gpu(delta: &Delta<'_>, launches: &Launches) -> Nanos {
+    let waits = [Phase::Sync, Phase::Alloc, Phase::Nccl];
+    let in_calls = delta.threads().iter().map(|thread| in_phases(thread, &waits));
+    let lost = |phase: Phase| {
+        let all = delta
+            .threads()
+            .iter()
+            .map(move |thread| thread.in_phase(phase).less(in_phases(thread, &[phase])));
+        total(all)
+    };
+    let in_launches = launches.waited.less(lost(Phase::Launch));
+    let scale = launches.all() as f64 / launches.timed.max(1) as f64;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a positive number of nanoseconds; what is out of range is clamped"
+    )]
+    let in_launches = Nanos((in_launches.0 as f64 * scale) as u64);
+    total(in_calls.chain([in_launches, waited_in_copies(delta).less(lost(Phase::Memcpy))]))
+}
+
+/// Whether the program asks the GPU whether it is done more often than it launches: such a loop is a wait.
+fn polls(delta: &Delta<'_>, launches: u64) -> bool {
+    delta.count(Class::Event, |name| name.ends_with("Query")) > launches
+}
+
+/// What threads computed in long pauses between launches; time off the CPU there is not computed.
+fn in_long_gaps(delta: &Delta<'_>, computed: Nanos) -> Nanos {
+    let gaps = delta.launch_gap();
+    let long = gaps.from(LONG_GAP);
+    let off_cpu = delta.feeders().map(|thread| {
+        total(Reason::ALL.iter().map(|&reason| thread.time.at(Phase::Host, State::Off(reason))))
+    });
+    let part = long.less(total(off_cpu));
+    computed.share(ratio(part, gaps.sum.max(part)))
+}
+
+/// Whether the code of a process was its limit in a window.
+pub(crate) fn computing(delta: &Delta<'_>, settings: &Settings) -> Option<Computing> {
+    let victim = delta.victim(computed)?;
+    let together = total(delta.feeders().map(ThreadDelta::busy));
+    let takes_turns = ratio(together, delta.wall) <= TAKE_TURNS;
+    let feeders = || delta.feeders().filter(|own| takes_turns || own.tid == victim.tid);
+    let (busy, own) = (total(feeders().map(ThreadDelta::busy)), total(feeders().map(computed)));
+    let of_window = |time| ratio(time, delta.wall);
+    // Checked first: most programs wait for the GPU or have nothing to do.
+    if of_window(own) < MIN_COMPUTED || of_window(busy) < 1.0 - MAX_IDLE {
+        return None;
+    }
+    let launches = Launches::of(delta);
+    let waited = waited_for_gpu(delta, &launches);
+    let computed = own.less(launches.hidden()).min(delta.wall);
+    let all_timed = launches.untimed == 0 && delta.saw_launches();
+    let is_known = all_timed || launches.timed >= MIN_TIMED;
+    let loads = of_window(launches.cold) >= settings.severities.low;
+    let is_limit = of_window(computed) >= MIN_COMPUTED && of_window(waited) < MAX_WAITED;
+    if launches.all() < MIN_LAUNCHES || !is_known || loads || !is_limit {
+        return None;
+    }
+    if polls(delta, launches.all()) {
+        return None;
+    }
+    let in_long_gaps = in_long_gaps(delta, computed);
+    Some(Computing { tid: victim.tid, computed, in_long_gaps, waited })
+}

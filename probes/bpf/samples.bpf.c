@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Samples of what some threads run: those that user space has chosen because a chain is near that their code explains.
+ *
+ * A perf event on each CPU runs this at a fixed rate while it is enabled, which it is only while a thread is chosen. It runs
+ * in the timer's interrupt, for whatever task has the CPU, and nothing else of it can interrupt it there: scratch memory
+ * per CPU is safe, unlike in the other programs. Memory of the task that is not resident reads as zero. */
+
+/* Thread -> where it is sampled. Written by user space. */
+MAP(sampled_threads, HASH, 0, MAX_SAMPLED, __u32, struct sampled);
+
+/* Samples by what was run; user space deletes those that it has read. A second of all threads at the highest rate fits
+ * twice. */
+MAP(samples, HASH, BPF_F_NO_PREALLOC, 2048, struct sample, __u64);
+
+/* The sample that is being taken: too large for the BPF stack. */
+MAP(sample_scratch, PERCPU_ARRAY, 0, 1, __u32, struct sample);
+
+/* Whether the thread runs outside its traced calls, as its account has it. */
+static __noinline bool is_host_code(struct task_struct *task, __u32 proc_id)
+{
+	struct thread *thread = stored_thread(task);
+	__u64 key = (__u64)task;
+
+	if (!thread)
+		thread = bpf_map_lookup_elem(&hashed_threads, &key);
+	return thread && thread->proc_id == proc_id && thread->account_since_ns && thread->phase == PHASE_HOST;
+}
+
+struct sample_walk {
+	struct python_walk python;
+	struct sample *sample;
+};
+
+static long keep_sampled_frame(__u64 index, void *context)
+{
+	struct sample_walk *walk = context;
+
+	barrier_var(index);
+	if (!walk->python.frame || index >= SAMPLE_FRAMES)
+		return 1;
+	next_frame(&walk->python, &walk->sample->code[index], &walk->sample->instruction[index]);
+	walk->sample->frames = index + 1;
+	return 0;
+}
+
+/* The innermost Python frames of the running thread, if it has any. */
+static __noinline void sample_python(struct sampled *sampled, struct sample *sample)
+{
+	const struct python_layout *layout = &sampled->python;
+	struct sample_walk walk = { .python = { .layout = layout }, .sample = sample };
+
+	/* The list is searched once, not at each sample: it is long, and the main thread is its last. */
+	if (!is_python_thread(layout, sampled->python_thread))
+		sampled->python_thread = python_thread(layout);
+	if (!sampled->python_thread)
+		return;
+	walk.python.frame = innermost_frame(layout, sampled->python_thread);
+	bpf_loop(SAMPLE_FRAMES, keep_sampled_frame, &walk, 0);
+	if (sample->frames)
+		sample->kind = SAMPLE_PYTHON;
+}
+
+/* The address that the thread runs at, and its return addresses. Programs without frame pointers have the first only. */
+static __noinline void sample_native(struct bpf_perf_event_data *ctx, struct sample *sample)
+{
+	long bytes = bpf_get_stack(ctx, sample->code, sizeof(sample->code), BPF_F_USER_STACK);
+
+	sample->kind = SAMPLE_NATIVE;
+	sample->frames = bytes > 0 ? bytes / sizeof(__u64) : 0;
+}
+
+static __noinline void count_sample(const struct sample *sample)
+{
+	__u64 *count = bpf_map_lookup_elem(&samples, sample), one = 1;
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else if (bpf_map_update_elem(&samples, sample, &one, BPF_NOEXIST))
+		count_self(SELF_FULL_SAMPLES);
+}
+
+SEC("perf_event")
+int sample_code(struct bpf_perf_event_data *ctx)
+{
+	COUNT_RUN(SAMPLE);
+	__u64 task = bpf_get_current_pid_tgid();
+	__u32 tid = task, only = 0;
+	struct sampled *sampled = bpf_map_lookup_elem(&sampled_threads, &tid);
+	struct sample *sample;
+
+	if (!sampled || sampled->tgid != task >> 32)
+		return 0;
+	if (sampled->within == SAMPLED_HOST && !is_host_code(bpf_get_current_task_btf(), sampled->proc_id))
+		return 0;
+	sample = bpf_map_lookup_elem(&sample_scratch, &only);
+	if (!sample)
+		return 0;
+	__builtin_memset(sample, 0, sizeof(*sample));
+	sample->proc_id = sampled->proc_id;
+	sample->tid = tid;
+	if (sampled->has_python)
+		sample_python(sampled, sample);
+	if (!sample->frames)
+		sample_native(ctx, sample);
+	count_sample(sample);
+	return 0;
+}
