@@ -11,8 +11,8 @@ SEVERITIES = ("low", "medium", "high", "critical")
 
 
 class Exporter:
-    def __init__(self, binary, port, *options):
-        self.address, self.port = f"127.0.0.1:{port}", port
+    def __init__(self, binary, address, *options):
+        self.address = address
         command = [binary, "exporter", "--web.listen-address", self.address, *options]
         self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
@@ -25,7 +25,7 @@ class Exporter:
 
     def get(self, path):
         request = urllib.request.Request(f"http://{self.address}{path}")
-        token = pathlib.Path(f"/run/gpucause/{self.port}.token")
+        token = pathlib.Path(f"/run/gpucause/{self.address.rpartition(':')[2]}.token")
         if path.startswith("/api/") and token.exists():
             request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
         with urllib.request.urlopen(request, timeout=5) as answer:
@@ -34,15 +34,15 @@ class Exporter:
     def page(self):
         return self.get("/metrics")
 
-    def samples(self, name, pid):
-        """The labels and value of each series of a process."""
-        for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", self.page(), re.M):
+    def samples(self, name, pid, page=None):
+        """The labels and value of each series of a process, on a page or on a new one."""
+        for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", page or self.page(), re.M):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', labels))
             if labels.get("pid") == str(pid):
                 yield labels, float(value)
 
-    def total(self, name, pid):
-        return sum(value for _, value in self.samples(name, pid))
+    def total(self, name, pid, page=None):
+        return sum(value for _, value in self.samples(name, pid, page))
 
     def launches(self, pid):
         return self.total("gpucause_launches_total", pid)

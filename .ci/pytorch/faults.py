@@ -12,10 +12,10 @@ import gpu
 
 
 class SlowSamples:
-    """Each computes, and then waits as if for a disk."""
+    """Each computes for so many seconds."""
 
-    def __init__(self, computing, waiting=0.0):
-        self.computing, self.waiting = computing, waiting
+    def __init__(self, computing):
+        self.computing = computing
 
     def __len__(self):
         return 1 << 20
@@ -26,7 +26,6 @@ class SlowSamples:
         end = time.perf_counter() + self.computing
         while time.perf_counter() < end:
             pass
-        time.sleep(self.waiting)
         return torch.zeros(256)
 
 
@@ -53,30 +52,8 @@ def slow_dataset(run):
     run.repeat(step, run.seconds)
 
 
-def slow_workers(run):
-    import torch
-    from training import Training
-
-    # As much work for the workers as leaves a CPU to the training, on a host of two.
-    batches = iter(torch.utils.data.DataLoader(SlowSamples(0.01, 0.03), batch_size=2, num_workers=2))
-    training = Training()
-    gpu.never_the_limit()
-
-    def step():
-        begin = time.perf_counter()
-        next(batches)
-        run.lose(time.perf_counter() - begin)
-        training.step()
-
-    for _ in range(3):
-        step()
-    run.ready()
-    run.phase("train")
-    run.repeat(step, run.seconds)
-
-
 class Threads:
-    """This thread and those of autograd, by the kernel's accounts: one of them works at a time."""
+    """This thread and those of autograd, by the kernel's accounts."""
 
     def __init__(self):
         comm = lambda tid: pathlib.Path(f"/proc/self/task/{tid}/comm").read_text()
@@ -87,6 +64,29 @@ class Threads:
         """Seconds on a CPU, and seconds waited for one."""
         fields = [pathlib.Path(file).read_text().split() for file in self.files]
         return tuple(sum(int(field[at]) for field in fields) / 1e9 for at in (0, 1))
+
+
+def slow_workers(run):
+    import torch
+    from training import Training
+
+    batches = iter(torch.utils.data.DataLoader(SlowSamples(0.04), batch_size=2, num_workers=2))
+    training = Training()
+    gpu.never_the_limit()
+    threads = Threads()
+
+    def step():
+        begin, computed = time.perf_counter(), sum(threads.seconds())
+        next(batches)
+        # Without what it took of a CPU, and the wait for one: the workers have them all.
+        run.lose(time.perf_counter() - begin - (sum(threads.seconds()) - computed))
+        training.step()
+
+    for _ in range(3):
+        step()
+    run.ready()
+    run.phase("train")
+    run.repeat(step, run.seconds)
 
 
 def named(name, function):
@@ -116,7 +116,8 @@ def repeat(run, step, lost):
 
 
 def disturbed(run, function):
-    """A training beside a thread that keeps the interpreter: lost is what neither runs nor waits for a CPU."""
+    """A training beside a thread that keeps the interpreter. Of its threads one works at a time, so that lost is the time in which none
+    has a CPU or waits for one."""
     from training import Training
 
     training = Training()
@@ -156,16 +157,23 @@ def held_by_c(run):
 
 
 def preempted(run):
-    """By what the test starts beside it on its CPU."""
+    """By what the test starts beside it on its CPU. Inference, as threads of a training would compete for that, too."""
     from training import Training
 
     training = Training()
     gpu.never_the_limit()
+
+    def step():
+        import torch
+
+        with torch.no_grad():
+            training.model(training.data)
+
     for _ in range(3):
-        training.step()
+        step()
     threads = Threads()
     run.ready()
-    repeat(run, training.step, lambda: threads.seconds()[1])
+    repeat(run, step, lambda: threads.seconds()[1])
 
 
 def reads(run):
@@ -181,10 +189,10 @@ def reads(run):
 
     def step():
         nonlocal number
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         number += 1
         begin, computed = time.perf_counter(), time.thread_time()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for block in range(32):
             os.pread(file.fileno(), 65536, (number * 8 << 20) % (192 << 20) + block * 65536)
         run.lose(time.perf_counter() - begin - (time.thread_time() - computed))

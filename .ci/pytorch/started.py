@@ -23,6 +23,9 @@ class Started:
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.name, self.pid = name, self.child.pid
 
+    def children(self):
+        return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
     def warm(self):
         """Whether it is; not where it lacks a library."""
         return self.child.stdout.readline().strip() == "ready"
