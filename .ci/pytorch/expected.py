@@ -1,0 +1,50 @@
+"""What the exporter must say of each program."""
+
+import collections
+
+import faults
+
+# Most of a dispatcher's time that a healthy program may show as lost.
+MOST_LOST = 0.03
+# For so long after its end a healthy program is observed.
+AFTER = 10
+FAULT_SECONDS, COUNTED_SECONDS = 14, 2
+# By then a chain must have been found. What it took before that, it took at once, so that seconds are compared from then on.
+FOUND_AFTER = 8
+# Of the seconds by a program's own clock.
+TOLERANCE = 0.1
+# Least share of a chain's loss that its culprit has, where nothing else is wrong.
+CULPRITS_SHARE = 0.9
+
+# `allowed`: chains that may be found.
+Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
+# As many threads spin as there may be CPUs.
+SLEEPING_WAITS = {"FAKE_BLOCKING": "1"}
+HEALTHY = {
+    "eager": Healthy(8),
+    "mixed": Healthy(15),
+    "requests": Healthy(),
+    "compiled": Healthy(),
+    "graphs": Healthy(),
+    "two_ranks": Healthy(environment=SLEEPING_WAITS),
+    "prefetching": Healthy(),
+    "checkpointing": Healthy(),
+    "two_devices": Healthy(environment={"FAKE_DEVICES": "2", **SLEEPING_WAITS}),
+    # Its own code limits it.
+    "launch_bound": Healthy(allowed={"host_code": "low"}),
+}
+
+# `culprit`: a thread of the program, or a process beside it. `line`: the function in which the sentence names a line.
+Fault = collections.namedtuple("Fault", "cause culprit line", defaults=[None, None])
+FAULTS = {
+    "slow_dataset": Fault("host_code", line=faults.SlowSamples.__getitem__),
+    "slow_workers": Fault("dataloader_starvation"),
+    "python_loop": Fault("lock_wait", "metrics", faults.aggregates),
+    "held_by_c": Fault("lock_wait", "metrics"),
+    "preempted": Fault("cpu_preemption", "hog"),
+    "reads": Fault("block_io"),
+}
+COUNTED = ("eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
+# Those that differ most.
+QUICK = ("eager", "mixed", "slow_dataset", "python_loop")
+QUICK_COUNTED = ("eager",)

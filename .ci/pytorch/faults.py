@@ -1,0 +1,234 @@
+"""Programs with one thing wrong with them, and what it costs them by their own clocks."""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import tempfile
+import threading
+import time
+
+import gpu
+
+
+class SlowSamples:
+    """Each computes for so many seconds."""
+
+    def __init__(self, computing):
+        self.computing = computing
+
+    def __len__(self):
+        return 1 << 20
+
+    def __getitem__(self, _):
+        import torch
+
+        end = time.perf_counter() + self.computing
+        while time.perf_counter() < end:
+            pass
+        return torch.zeros(256)
+
+
+def slow_dataset(run):
+    """Samples are made by the thread that launches."""
+    import torch
+    from training import Training
+
+    batches = iter(torch.utils.data.DataLoader(SlowSamples(0.02), batch_size=4))
+    training = Training()
+    gpu.never_the_limit()
+    for _ in range(3):
+        training.step()
+
+    def step():
+        begin = time.thread_time()
+        next(batches)
+        training.step()
+        # All of what this thread computes is its own code, but for what its launches take.
+        run.lose(time.thread_time() - begin)
+
+    run.ready()
+    run.phase("train")
+    run.repeat(step, run.seconds)
+
+
+class Threads:
+    """This thread and those of autograd, by the kernel's accounts."""
+
+    def __init__(self):
+        comm = lambda tid: pathlib.Path(f"/proc/self/task/{tid}/comm").read_text()
+        autograd = [tid for tid in os.listdir("/proc/self/task") if comm(tid).startswith("pt_autograd")]
+        self.files = [f"/proc/self/task/{tid}/schedstat" for tid in (threading.get_native_id(), *autograd)]
+
+    def seconds(self):
+        """Seconds on a CPU, and seconds waited for one."""
+        fields = [pathlib.Path(file).read_text().split() for file in self.files]
+        return tuple(sum(int(field[at]) for field in fields) / 1e9 for at in (0, 1))
+
+
+def slow_workers(run):
+    import torch
+    from training import Training
+
+    batches = iter(torch.utils.data.DataLoader(SlowSamples(0.04), batch_size=2, num_workers=2))
+    training = Training()
+    gpu.never_the_limit()
+    threads = Threads()
+
+    def step():
+        begin, computed = time.perf_counter(), sum(threads.seconds())
+        next(batches)
+        # Without what it took of a CPU, and the wait for one: the workers have them all.
+        run.lose(time.perf_counter() - begin - (sum(threads.seconds()) - computed))
+        training.step()
+
+    for _ in range(3):
+        step()
+    run.ready()
+    run.phase("train")
+    run.repeat(step, run.seconds)
+
+
+def named(name, function):
+    def run():
+        PR_SET_NAME = 15
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+        function()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def repeat(run, step, lost):
+    """Steps, with what is lost until after each by a clock of `lost`."""
+    before = lost()
+
+    def own():
+        nonlocal before
+        step()
+        now = lost()
+        run.lose(now - before)
+        before = now
+
+    run.phase("train")
+    run.repeat(own, run.seconds)
+
+
+def disturbed(run, function):
+    """A training beside a thread that keeps the interpreter. Of its threads one works at a time, so that lost is the time in which none
+    has a CPU or waits for one."""
+    from training import Training
+
+    training = Training()
+    gpu.never_the_limit()
+    for _ in range(3):
+        training.step()
+    threads, run.culprit_tid = Threads(), named("metrics", function).native_id
+    run.ready()
+    repeat(run, training.step, lambda: time.perf_counter() - sum(threads.seconds()))
+
+
+def aggregates():
+    """What the thread "metrics" does: a loop of Python that never waits."""
+    total = 0
+    while True:
+        for number in range(1000):
+            total += number
+
+
+def python_loop(run):
+    disturbed(run, aggregates)
+
+
+def held_by_c(run):
+    """30 ms of every 50 in C that does not release the interpreter."""
+    folder = tempfile.mkdtemp()
+    source, library = pathlib.Path(__file__).with_name("hold.c"), f"{folder}/libhold.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    hold = ctypes.PyDLL(library).hold
+
+    def exports():
+        while True:
+            hold(30)
+            time.sleep(0.02)
+
+    disturbed(run, exports)
+
+
+def preempted(run):
+    """By what the test starts beside it on its CPU. Inference, as threads of a training would compete for that, too."""
+    from training import Training
+
+    training = Training()
+    gpu.never_the_limit()
+
+    def step():
+        import torch
+
+        with torch.no_grad():
+            training.model(training.data)
+
+    for _ in range(3):
+        step()
+    threads = Threads()
+    run.ready()
+    repeat(run, step, lambda: threads.seconds()[1])
+
+
+def reads(run):
+    """Of a file of this host's disk, not of its page cache."""
+    from training import Training
+
+    file = tempfile.TemporaryFile(dir="/var/tmp")
+    for _ in range(200):
+        file.write(os.urandom(1 << 20))
+    os.fsync(file.fileno())
+    training, number = Training(), 0
+    gpu.never_the_limit()
+
+    def step():
+        nonlocal number
+        number += 1
+        begin, computed = time.perf_counter(), time.thread_time()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for block in range(32):
+            os.pread(file.fileno(), 65536, (number * 8 << 20) % (192 << 20) + block * 65536)
+        run.lose(time.perf_counter() - begin - (time.thread_time() - computed))
+        training.step()
+
+    for _ in range(3):
+        step()
+    run.ready()
+    run.phase("train")
+    run.repeat(step, run.seconds)
+
+
+def large_copies(run):
+    import torch
+
+    block = torch.zeros(64 << 20)
+    step = lambda: block.to("cuda").add_(1)
+    step()
+    run.ready()
+    run.phase("copy")
+    run.repeat(step, run.seconds)
+
+
+def emptied_cache(run):
+    import torch
+
+    def step():
+        block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        block.fill_(1)
+        del block
+        torch.cuda.empty_cache()
+
+    step()
+    run.ready()
+    run.phase("allocate")
+    run.repeat(step, run.seconds)
+
+
+PROGRAMS = (slow_dataset, slow_workers, python_loop, held_by_c, preempted, reads, large_copies, emptied_cache)

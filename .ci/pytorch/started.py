@@ -1,0 +1,56 @@
+"""A program that a test starts, and holds to statements."""
+
+import json
+import pathlib
+import subprocess
+
+PROGRAM = pathlib.Path(__file__).with_name("program.py")
+failed = []
+
+
+def check(holds, text):
+    print(f"{'ok' if holds else 'FAILED':8}{text}", flush=True)
+    if not holds:
+        failed.append(text)
+    return holds
+
+
+class Started:
+    """`python3 program.py NAME AMOUNT`, once it is warm; it goes on at `go`."""
+
+    def __init__(self, name, amount, prefix=(), environment=None):
+        command = [*prefix, "python3", "-B", "-W", "ignore", PROGRAM, name, str(amount)]
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.name, self.pid = name, self.child.pid
+
+    def children(self):
+        return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def warm(self):
+        """Whether it is; not where it lacks a library."""
+        return self.child.stdout.readline().strip() == "ready"
+
+    def go(self):
+        self.child.stdin.write("go\n")
+        self.child.stdin.flush()
+
+    def lines(self):
+        """Where its phases begin, and its result, as they come."""
+        for line in iter(self.child.stdout.readline, ""):
+            yield json.loads(line)
+            if "steps" in line:
+                return
+
+    def result(self):
+        result = None
+        for result in self.lines():
+            pass
+        return result
+
+    def end(self):
+        self.child.stdin.close()
+        try:
+            self.child.wait(5)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()

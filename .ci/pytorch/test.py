@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""What the exporter says of PyTorch programs on a simulated GPU: test.py GPUCAUSE FOLDER [--quick] [PROGRAM...]
+
+FOLDER is that of `install`. Launches are held against the stand-ins' own count, chains and lost time against the programs' clocks and
+the kernel's. Needs root and a quiet host: what fails while others use its CPUs runs once more. --quick has the programs that differ most.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import expected
+from expected import FAULT_SECONDS, FAULTS, HEALTHY, MOST_LOST
+from exporter import SEVERITIES, Exporter, within
+from host import Host
+from observed import LostTime, names_line, taken, until
+from started import Started, check, failed
+
+ADDRESS = "127.0.0.1:9437"
+
+
+class Bed:
+    """The exporter, and what programs run with."""
+
+    def __init__(self, gpucause, folder, *options):
+        self.exporter, site = Exporter(gpucause, ADDRESS, "--nvml.off", *options), folder / "site"
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(site),
+            "LD_LIBRARY_PATH": str(site / "nvidia/cu13/lib"),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache/inductor"),
+            "TRITON_CACHE_DIR": str(folder / "cache/triton"),
+        }
+        check(self.exporter.starts(), "the exporter starts")
+
+    def start(self, name, seconds, prefix=()):
+        environment = HEALTHY[name].environment if name in HEALTHY else {}
+        program = Started(name, seconds, prefix, {**self.environment, **environment})
+        if check(program.warm(), f"{name} starts"):
+            return program
+        program.end()
+        return None
+
+    def host(self, program, *others):
+        return Host([self.exporter.child.pid, program.pid, *program.children(), *others])
+
+
+def pids_of(program):
+    """Its own, and those of its ranks."""
+    return [program.pid, *(program.children() if program.name == "two_ranks" else [])]
+
+
+def healthy(bed, name):
+    """Runs it; what is returned evaluates it, while the next program runs, and says whether others were in its way."""
+    program = bed.start(name, HEALTHY[name].seconds)
+    if not program:
+        return lambda: False
+    pids, host = pids_of(program), bed.host(program)
+    program.go()
+    lost = LostTime(bed.exporter, pids)
+    for line in program.lines():
+        lost.mark(line.get("phase", "after its end"))
+    ended = time.monotonic()
+    host.end()
+
+    def finish():
+        time.sleep(max(0, ended + expected.AFTER - time.monotonic()))
+        lost.mark(None)
+        shares = list(lost.end())
+        program.end()
+        text = ", ".join(f"{phase} {share:.1%}" for phase, share in shares)
+        check(max(share for _, share in shares) < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase: {text}")
+        check(lost.shown < MOST_LOST, f"{name}: top shows less than {MOST_LOST:.0%} as lost: at most {lost.shown:.1%}")
+        found = {cause: severity for pid in pids for cause, severity in bed.exporter.severities(pid).items()}
+        wanted = HEALTHY[name].allowed
+        check(found == wanted, f"{name}: {wanted or 'no chain'}: found {found or 'no chain'}")
+        return show(bed, name, pids, wanted, host)
+
+    return finish
+
+
+def fault(bed, name):
+    """The same of a program with a fault."""
+    program = bed.start(name, FAULT_SECONDS, ["taskset", "-c", "0"] if name == "preempted" else ())
+    if not program:
+        return lambda: False
+    with tempfile.TemporaryDirectory() as folder:
+        hogs = []
+        if name == "preempted":
+            os.symlink("/bin/sh", f"{folder}/hog")
+            hogs.append(subprocess.Popen(["taskset", "-c", "0", f"{folder}/hog", "-c", "while :; do :; done"]))
+        begin, host = time.time(), bed.host(program, *(hog.pid for hog in hogs))
+        program.go()
+        # The last evaluation within it.
+        time.sleep(FAULT_SECONDS - 0.2)
+        chains = bed.exporter.chains(program.pid)
+        host.end()
+        result = program.result()
+        program.end()
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+    def finish():
+        evaluate(bed, name, begin, chains, result)
+        return show(bed, name, [program.pid], [FAULTS[name].cause], host)
+
+    return finish
+
+
+def evaluate(bed, name, begin, chains, result):
+    wanted, found = FAULTS[name], bed.exporter.severities(result["pid"])
+    own = [chain for chain in chains if chain["cause"] == wanted.cause]
+    others = {cause: severity for cause, severity in found.items() if cause != wanted.cause and severity != "low"}
+    check(SEVERITIES.index(found.get(wanted.cause, "low")) > 0, f"{name}: {wanted.cause} is found: {found or 'no chain'}")
+    check(not others, f"{name}: nothing else is above low: {others or 'no chain'}")
+    if wanted.culprit:
+        culprit, tid = own and own[0]["culprit"] or {}, result["culprit_tid"]
+        is_right = culprit.get("comm") == wanted.culprit and tid in (None, culprit.get("tid"))
+        check(is_right, f"{name}: the culprit is {wanted.culprit} {tid or ''}: {culprit.get('comm')} {culprit.get('tid')}")
+        losses = {loss["comm"]: loss["seconds"] / max(own[0]["lost_seconds"], 1e-9) for loss in own[0]["losses"]} if own else {}
+        is_right = losses.get(wanted.culprit, 0) >= expected.CULPRITS_SHARE
+        text = ", ".join(f"{comm} {share:.0%}" for comm, share in losses.items() if share >= 0.01)
+        check(is_right, f"{name}: {expected.CULPRITS_SHARE:.0%} of it are {wanted.culprit}'s: {text or 'no chain'}")
+    if wanted.line:
+        sentence = own[0]["sentence"] if own else ""
+        check(names_line(sentence, wanted.line), f"{name}: a line of {wanted.line.__qualname__} is named: {sentence or 'no chain'}")
+    first = min([chain["first_seen"] for chain in own], default=begin + expected.FOUND_AFTER)
+    last = max([chain["last_seen"] for chain in own], default=begin + FAULT_SECONDS)
+    between = lambda curve: until(curve, last) - until(curve, first)
+    truth, measured = between([tuple(point) for point in result["curve"]]), sum(between(taken(chain)) for chain in own)
+    check(
+        abs(measured - truth) <= expected.TOLERANCE * truth and first <= begin + expected.FOUND_AFTER,
+        f"{name}: {measured:.2f} s of {wanted.cause} between {first - begin:.1f} and {last - begin:.1f} s; {truth:.2f} s by its own clock",
+    )
+
+
+def show(bed, name, pids, wanted, host):
+    """What explains a failure."""
+    print(f"{'':8}{name}: {host}", flush=True)
+    for chain in (chain for pid in pids for chain in bed.exporter.chains(pid) if chain["cause"] not in wanted):
+        print(f"{'':8}{name}: {chain['sentence']}", flush=True)
+    return not host.is_quiet()
+
+
+def chains(bed, names):
+    """Runs programs; those that failed beside others."""
+    again, finish, before = [], lambda: False, None
+    for name in [*names, None]:
+        later = (healthy if name in HEALTHY else fault)(bed, name) if name else None
+        count = len(failed)
+        if finish() and len(failed) > count:
+            del failed[count:]
+            again.append(before)
+        finish, before = later, name
+    return again
+
+
+def counts(bed, name):
+    program = bed.start(name, expected.COUNTED_SECONDS)
+    if not program:
+        return
+    pids = pids_of(program)
+    counted = lambda: [bed.exporter.launches(pid) for pid in pids]
+    within(10, lambda: all(counted()))
+    # Until what warmed it up is counted.
+    time.sleep(0.5)
+    before = counted()
+    program.go()
+    result = program.result()
+    time.sleep(0.5)
+    for old, new, own in zip(before, counted(), [result, *result.get("ranks", [])]):
+        rate = own["launches"] / expected.COUNTED_SECONDS
+        check(new - old == own["launches"], f"{name}: {new - old:.0f} launches counted, {own['launches']} made, {rate:.0f}/s")
+    program.end()
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("gpucause")
+    parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("programs", nargs="*")
+    return parser.parse_args()
+
+
+def main():
+    given, begin = arguments(), time.monotonic()
+    names = given.programs or (expected.QUICK if given.quick else [*HEALTHY, *FAULTS])
+    counted = expected.QUICK_COUNTED if given.quick else expected.COUNTED
+    bed = Bed(given.gpucause, given.folder, "--probe.budget", "off")
+    try:
+        for name in counted:
+            if name in names:
+                counts(bed, name)
+    finally:
+        bed.exporter.end()
+    bed = Bed(given.gpucause, given.folder)
+    try:
+        again = chains(bed, names)
+        if again:
+            print(f"once more, as others used the CPUs: {', '.join(again)}", flush=True)
+            failed.extend(f"{name} beside others" for name in chains(bed, again))
+    finally:
+        bed.exporter.end()
+    print(f"{len(failed)} failed; {time.monotonic() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        sys.exit("needs root, to load eBPF programs into the kernel")
+    sys.exit(main())

@@ -1,0 +1,46 @@
+// Streams, events and graphs.
+#include "runtime.h"
+
+RUNTIME(cudaStreamCreate, (ptr * out), cuStreamCreateWithPriority(out, 0, 0))
+RUNTIME(cudaStreamCreateWithFlags, (ptr * out, unsigned flags), cuStreamCreateWithPriority(out, flags, 0))
+RUNTIME(cudaStreamCreateWithPriority, (ptr * out, unsigned flags, int priority),
+	cuStreamCreateWithPriority(out, flags, priority))
+RUNTIME(cudaStreamDestroy, (ptr q), cuStreamDestroy_v2(q))
+RUNTIME(cudaStreamGetPriority, (ptr q, int *out), cuStreamGetPriority(q, out))
+RUNTIME(cudaStreamSynchronize, (ptr q), cuStreamSynchronize(q))
+RUNTIME(cudaStreamQuery, (ptr q), cuStreamQuery(q))
+RUNTIME(cudaStreamWaitEvent, (ptr q, ptr e, unsigned flags), cuStreamWaitEvent(q, e, flags))
+RUNTIME(cudaDeviceSynchronize, (void), cuCtxSynchronize())
+RUNTIME(cudaEventCreate, (ptr * out), cuEventCreate(out, 0))
+RUNTIME(cudaEventCreateWithFlags, (ptr * out, unsigned flags), cuEventCreate(out, flags))
+RUNTIME(cudaEventDestroy, (ptr e), cuEventDestroy_v2(e))
+RUNTIME(cudaEventRecord, (ptr e, ptr q), cuEventRecord(e, q))
+RUNTIME(cudaEventRecordWithFlags, (ptr e, ptr q, unsigned flags), cuEventRecord(e, q))
+RUNTIME(cudaEventQuery, (ptr e), cuEventQuery(e))
+RUNTIME(cudaEventSynchronize, (ptr e), cuEventSynchronize(e))
+RUNTIME(cudaEventElapsedTime, (float *ms, ptr a, ptr b), cuEventElapsedTime_v2(ms, a, b))
+
+RUNTIME(cudaStreamBeginCapture, (ptr q, int mode), cuStreamBeginCapture_v2(q, mode))
+RUNTIME(cudaStreamEndCapture, (ptr q, ptr *out), cuStreamEndCapture(q, out))
+RUNTIME(cudaStreamIsCapturing, (ptr q, int *out), cuStreamIsCapturing(q, out))
+RUNTIME(cudaStreamGetCaptureInfo,
+	(ptr q, int *status, uint64_t *id, ptr *graph, const ptr **dependencies, const ptr **edges, size_t *n),
+	cuStreamGetCaptureInfo_v3(q, status, id, graph, dependencies, edges, n))
+CALL(cudaStreamUpdateCaptureDependencies, (ptr q, ptr *dependencies, ptr edges, size_t n, unsigned flags), OK)
+CALL(cudaStreamBeginCaptureToGraph, (ptr q, ptr graph, ptr dependencies, ptr edges, size_t n, int mode), end(INVALID))
+CALL(cudaThreadExchangeStreamCaptureMode, (int *mode), OK)
+RUNTIME(cudaGraphInstantiate, (ptr * out, ptr graph, uint64_t flags), cuGraphInstantiateWithFlags(out, graph, flags))
+RUNTIME(cudaGraphInstantiateWithFlags, (ptr * out, ptr graph, uint64_t flags),
+	cuGraphInstantiateWithFlags(out, graph, flags))
+RUNTIME(cudaGraphLaunch, (ptr graph, ptr q), cuGraphLaunch(graph, q))
+CALL(cudaGraphDestroy, (ptr graph), free(graph), OK)
+CALL(cudaGraphExecDestroy, (ptr graph), free(graph), OK)
+RUNTIME(cudaGraphGetNodes, (ptr graph, ptr *nodes, size_t *n), cuGraphGetNodes(graph, nodes, n))
+CALL(cudaGraphNodeGetDependencies, (ptr node, ptr *dependencies, ptr edges, size_t *n), *n = 0, OK)
+CALL(cudaGraphAddNode, (), end(INVALID))
+CALL(cudaGraphConditionalHandleCreate, (), end(INVALID))
+CALL(cudaGraphRetainUserObject, (ptr graph, ptr object, unsigned n, unsigned flags), OK)
+CALL(cudaUserObjectCreate, (ptr * out, ptr data, ptr destroy, unsigned n, unsigned flags), *out = calloc(1, 16), OK)
+CALL(cudaUserObjectRelease, (ptr object, unsigned n), OK)
+CALL(cudaDeviceGetGraphMemAttribute, (int d, int attribute, uint64_t *out), *out = 0, OK)
+CALL(cudaDeviceSetGraphMemAttribute, (int d, int attribute, ptr value), OK)
