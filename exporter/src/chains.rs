@@ -1,5 +1,6 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
+mod busy_threads;
 mod competition;
 mod idle_cpus;
 mod locator;

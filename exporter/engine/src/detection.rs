@@ -4,11 +4,12 @@ use gpucause_abi::Nanos;
 use gpucause_abi::Tid;
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 
-use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::chain::{Cause, Culprit, Effect, Evidence, Severity, Step};
 use crate::context::Process;
 use crate::delta::ThreadDelta;
 use crate::divide::Claim;
 use crate::effect::Phases;
+use crate::settings::Settings;
 use crate::template::render;
 use crate::worker_time::WorkerTime;
 
@@ -52,6 +53,8 @@ pub(crate) struct Detection {
     pub(crate) claim: Option<(Claim, Phases)>,
     /// Share of the victim's time that the cause took, 0 to 1.
     pub(crate) taken_share: f64,
+    /// The highest severity unless CPUs are idle that the victim may not run on.
+    pub(crate) most_severe: Option<Severity>,
     pub(crate) evidence: Evidence,
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: Sentence,
@@ -74,12 +77,20 @@ impl Detection {
             taken: Box::default(),
             claim: None,
             taken_share: 0.0,
+            most_severe: None,
             evidence,
             path: Vec::new(),
             sentence: Sentence::default(),
             fix: String::new(),
             workers: None,
         }
+    }
+
+    /// The severity of its window. `idle` are CPUs that had nothing to do and that the victim may not run on, where they are known.
+    pub(crate) fn severity(&self, settings: &Settings, idle: Option<&str>) -> Severity {
+        let severity = settings.severities.of(self.taken_share);
+        let most = self.most_severe.filter(|_| idle.is_none_or(str::is_empty));
+        most.map_or(severity, |most| severity.min(most))
     }
 
     /// The sentence. `{effect}` in it is what the share is of.

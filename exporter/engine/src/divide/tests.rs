@@ -18,6 +18,7 @@ fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Dete
         size: Nanos(1_000),
         taken: taken.into(),
         claim: None,
+        most_severe: None,
         taken_share: 1.0,
         evidence: Evidence::default(),
         path: Vec::new(),

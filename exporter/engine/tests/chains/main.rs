@@ -18,6 +18,7 @@ mod healthy;
 mod job;
 mod laws;
 mod over_time;
+mod own_threads;
 mod programs;
 mod scenarios;
 mod scheduler;
