@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_preempted_by_seconds_total",
     ],
-    needs: "time preempted or in the run queue, mostly preempted or while the program's own threads and workers had the CPUs, is part of an effect",
+    needs: "time preempted or in the run queue is part of an effect, and it was mostly preempted, or mostly for the program's own threads and workers",
     during_warm_up: false,
     evaluate,
 };

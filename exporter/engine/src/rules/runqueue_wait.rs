@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_preempted_by_seconds_total",
     ],
-    needs: "time preempted or in the run queue, mostly in the run queue and while others than the program itself had the CPUs, is part of an effect",
+    needs: "time preempted or in the run queue is part of an effect, and it was mostly in the run queue and for others than the program itself",
     during_warm_up: false,
     evaluate,
 };
