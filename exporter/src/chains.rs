@@ -1,5 +1,6 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
+mod busy_threads;
 pub(crate) mod code;
 mod competition;
 mod idle_cpus;

@@ -5,21 +5,18 @@ use std::fmt::{self, Write as _};
 use cpp_demangle::{DemangleOptions, Symbol};
 use rustc_demangle::try_demangle;
 
+mod device_lambda;
+mod start;
+
 /// Longest name, in characters.
 pub const MAX_CHARS: usize = 128;
-/// Longest mangled name that is demangled, in bytes. Bounds the time for hostile names.
-const MAX_MANGLED: usize = 2048;
+/// Longest mangled name that is read as a whole, in bytes. Bounds the time for hostile names. PyTorch has some of 2300.
+const MAX_MANGLED: usize = 4096;
 /// Bytes of `17h`, a hash and `E`.
 const HASH: usize = 20;
 /// Most apparent conversion operators in a mangled name: the demangler tries two readings of each. Template arguments of
 /// kernels may have some.
 const MAX_CONVERSIONS: usize = 4;
-/// What nvcc puts where a lambda's type stands for one that runs on the GPU: `Unvdl` for a `__device__` one, `Unvdtl` where it
-/// states what it returns, `Unvhdl` for a `__host__ __device__` one. Demanglers of C++ do not know them.
-const DEVICE_LAMBDAS: [&[u8]; 3] = [b"Unvdl", b"Unvdtl", b"Unvhdl"];
-/// Most ends of nested names and template arguments that a device lambda stands in.
-const MAX_ENDS: usize = 8;
-
 /// A buffer of bounded length.
 struct Bounded {
     text: String,
@@ -48,45 +45,36 @@ pub fn one_line(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A C++ name without parameters or a Rust name without hash, truncated to `most` characters; `None` for other symbols.
+/// A C++ name without parameters or a Rust name without hash, truncated to `most` characters; `None` for other symbols. Of a C++
+/// name that cannot be read to its end, the function before the first part that cannot.
 pub fn demangled(symbol: &[u8], most: usize) -> Option<String> {
-    if symbol.len() > MAX_MANGLED {
-        return None;
-    }
     if is_rust(symbol) {
-        return rust(symbol, most);
+        return if symbol.len() > MAX_MANGLED { None } else { rust(symbol, most) };
     }
     if !symbol.starts_with(b"_Z") {
         return None;
     }
+    let read = || whole(symbol, most).or_else(|| device_lambda::until(symbol, most));
+    let name = if is_readable(symbol) { read() } else { None };
+    name.or_else(|| start::function(symbol, most))
+}
+
+/// Whether the time to read it is bounded.
+fn is_readable(symbol: &[u8]) -> bool {
     // Before a digit, `cv` ends a name, such as that of a namespace, or is harmless.
     let conversions = symbol.windows(3).filter(|w| w.starts_with(b"cv") && !w[2].is_ascii_digit());
-    if conversions.count() > MAX_CONVERSIONS {
-        return None;
-    }
-    let parsed = Symbol::new(symbol.to_vec()).ok().or_else(|| until_device_lambda(symbol))?;
+    symbol.len() <= MAX_MANGLED && conversions.count() <= MAX_CONVERSIONS
+}
+
+/// A C++ name as far as `most` characters go; `None` for one that cannot be read to its end.
+fn whole(symbol: &[u8], most: usize) -> Option<String> {
+    let parsed = Symbol::new(symbol).ok()?;
     let mut name = Bounded { text: String::new(), remaining: most };
     let options = DemangleOptions::new().no_params().no_return_type();
     match parsed.structured_demangle(&mut name, &options) {
         Err(_) if name.remaining > 0 => None,
         _ => Some(name.text),
     }
-}
-
-/// The name of a kernel until the first device lambda in its template arguments, which stands as the first lambda of its function,
-/// without parameters: two of one function have one name. Later arguments are left out.
-fn until_device_lambda(symbol: &[u8]) -> Option<Symbol<Vec<u8>>> {
-    // It stands after the end of the function that it is in.
-    let is_lambda = |at: &usize| {
-        let is_kind = |kind: &&[u8]| symbol[*at..].starts_with(kind);
-        symbol[..*at].ends_with(b"E") && DEVICE_LAMBDAS.iter().any(is_kind)
-    };
-    let at = (0..symbol.len()).find(is_lambda)?;
-    // What is open there is not known, but only the right number of ends makes a name.
-    (1..=MAX_ENDS).find_map(|ends| {
-        let closed = [&symbol[..at], b"UlvE_", &b"E".repeat(ends), b"vv"].concat();
-        Symbol::new(closed).ok()
-    })
 }
 
 /// Whether it is a symbol of rustc: of its own scheme, or of the one of C++ with a hash as the last part.
@@ -116,28 +104,6 @@ mod tests {
         assert_eq!(function("_ZN2at5emptyERKi").as_deref(), Some("at::empty"));
         assert_eq!(function("a\u{1b}[2J\n").as_deref(), Some("a?[2J?"));
         assert_eq!(function(" "), None);
-    }
-
-    #[test]
-    fn kernels_of_device_lambdas_are_named_until_the_lambda() {
-        // As nvcc 13.5 names `elementwise_kernel` of three kinds of lambdas.
-        let start = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_7BinaryFIfEEEEvRNS_18TensorIteratorBaseERKT_E";
-        let lambda = "at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::BinaryF<float> >(at::TensorIteratorBase&, at::native::BinaryF<float> const&)::{lambda()#1}>";
-        for end in [
-            "Unvdl2_PFvS6_RKS4_ES2_IS4_E2_PfSA_EEviT1_",
-            "Unvdtl2_PFvS6_RKS4_ES2_IS4_Ef3_PfSA_EEviT1_",
-            "Unvhdl0_0_0_2_PFvS6_RKS4_ES2_IS4_E1_viEPfSA_EEviT1_",
-        ] {
-            let name = demangled(format!("{start}{end}").as_bytes(), 1000);
-            assert_eq!(name.as_deref(), Some(lambda), "{end}");
-        }
-        let within_lambdas = b"_ZN2at6native18elementwise_kernelILi1ELi2EZZZNS0_36_GLOBAL__N__62220b4d_4_l_cu_0439d8fc5innerERNS_18TensorIteratorBaseEENKUlvE_clEvENKUlvE_clEvEUnvhdl0_0_0_0_PFvS4_ENS2_5innerE1_ffEEEviT1_";
-        let name = demangled(within_lambdas, 1000);
-        assert!(name.is_some_and(|name| name.starts_with("at::native::elementwise_kernel<1, 2, ")
-            && name.ends_with("::{lambda()#1}>")));
-        for other in ["_Z1kUnvdl", "_Z12xUnvdlyyyyyy$"] {
-            assert_eq!(demangled(other.as_bytes(), 1000), None);
-        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::detection::Detection;
 use crate::losses;
 use crate::recent_losses::RecentLosses;
+use crate::rules::own_threads::{idle_elsewhere, with_numbers};
 use crate::settings::Settings;
 use crate::worker_time::WorkerTime;
 
@@ -149,7 +150,7 @@ impl ChainStore {
         if let Some(entry) = self.open(key, now, context.settings) {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
-        let severity = detection.severity(context.settings);
+        let severity = detection.severity(context.settings, None);
         let is_small = severity < Severity::High || context.is_cut_short(detection);
         let seen = self.pending.insert(key, tick);
         if is_small && detection.lasted.is_none() && seen.is_none_or(|seen| seen + 1 != tick) {
@@ -169,13 +170,15 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let severity = detection.severity(context.settings);
         let is_cut_short = context.is_cut_short(&detection);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
         let taken = (cost.attributed, cost.lost);
         let host = std::mem::take(&mut self.host);
+        let open = self.open(key, now, context.settings);
+        let idle = open.map(|entry| idle_elsewhere(&entry.chain.victim.place, &host.cpus));
+        let severity = detection.severity(context.settings, idle.as_deref());
         if let Some(entry) = self.open(key, now, context.settings) {
             let severity = (!is_cut_short).then_some(severity);
             let worse = severity > Some(entry.chain.severity);
@@ -437,12 +440,14 @@ impl Entry {
 
     fn write_sentence(&mut self) {
         let (limited, unexplained) = (self.chain.limited_cgroup(), self.chain.unexplained());
-        let (sentence, when) = (self.chain.with_code(&self.sentence), self.chain.when());
-        let text = &mut self.chain.sentence;
-        text.clear();
+        let when = self.chain.when();
+        let sentence = with_numbers(&self.sentence, &self.chain.victim.place);
+        let sentence = self.chain.with_code(&sentence);
+        let mut text = String::new();
         for part in [&*sentence, &*limited, &*unexplained, " ", &*when] {
             text.push_str(part);
         }
+        self.chain.sentence = text;
     }
 }
 

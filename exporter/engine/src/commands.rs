@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
 use crate::rules::cpu_preemption::on_one_cpu;
+use crate::rules::own_threads::{idle_elsewhere, widen};
 use crate::worker_time::on_all_cpus;
 
 /// What commands name of the host.
@@ -21,8 +22,12 @@ pub(crate) struct Host {
 
 /// The advice followed by the commands.
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
-    let clauses =
-        [shares_its_cpu(chain, host), thread_that_competes(chain), second_competitor(chain)];
+    let clauses = [
+        shares_its_cpu(chain, host),
+        idle_cpus(chain, host),
+        thread_that_competes(chain),
+        second_competitor(chain),
+    ];
     let has_one_cpu = || only_cpu(&chain.victim.place, host).is_some();
     let advice = match &chain.culprit {
         _ if has_all_cpus(chain, host) => on_all_cpus(advice),
@@ -31,7 +36,7 @@ pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     };
     let mut fix = format!("{advice}{}", clauses.concat());
     let (lists, commands): (Vec<_>, Vec<_>) =
-        of(chain, host).into_iter().partition(|command| command == BUSIEST);
+        of(chain, host).into_iter().partition(|command| command.starts_with("ps "));
     if !commands.is_empty() {
         let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
         fix += &format!(" Run: {}.", commands.join(", "));
@@ -58,6 +63,17 @@ fn shares_its_cpu(chain: &Chain, host: &Host) -> String {
     match only_cpu(&chain.victim.place, host) {
         Some(cpu) if waits && !waited_for_idle_cpu(&chain.evidence) => {
             format!(" The dispatcher thread may run on CPU {cpu} only, and shares it.")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The clause about idle CPUs that threads which compete with each other may not run on.
+fn idle_cpus(chain: &Chain, host: &Host) -> String {
+    match idle_elsewhere(&chain.victim.place, &host.cpus) {
+        idle if chain.is_of_own_threads() && !idle.is_empty() => {
+            let cpus = if idle.parse::<u32>().is_ok() { "CPU" } else { "CPUs" };
+            format!(" It may not run on {cpus} {idle}, which had nothing to do.")
         }
         _ => String::new(),
     }
@@ -114,12 +130,15 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         return vec![first, stacks(pid)];
     }
     match chain.cause {
+        Cause::CpuPreemption if chain.is_of_own_threads() => {
+            vec![match idle_elsewhere(place, &host.cpus) {
+                idle if idle.is_empty() => busiest_of(pid),
+                idle => widen(pid, place, &idle),
+            }]
+        }
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
             _ if waited_for_idle_cpu(&chain.evidence) => {
                 vec!["grep -E '^cpu' /proc/stat".into(), "cpupower idle-info".into()]
-            }
-            Some(culprit) if culprit.pid == pid => {
-                vec![format!("ps -Lo tid,psr,pcpu,comm -p {pid} --sort=-pcpu")]
             }
             Some(culprit) => match &culprit.feeds {
                 Some(feeder) => vec![separate(feeder.pid, &chain.victim, &host.cpus.unused)],
@@ -190,6 +209,11 @@ fn of_other_host(name: &str, own_url: &str) -> Option<String> {
 /// The processes that use most CPU, and the CPU that each had last.
 const BUSIEST: &str = "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20";
 
+/// The same of the threads of one program and of its workers.
+fn busiest_of(pid: u32) -> String {
+    format!("ps -Lo pid,tid,psr,pcpu,comm -p {pid} --ppid {pid} --sort=-pcpu")
+}
+
 fn record(pid: u32) -> String {
     format!("gpucause record --db trace-{pid}.db --duration 30s --pid {pid}")
 }
@@ -221,9 +245,7 @@ fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
     let (unused, shared) = (cpus(unused), cpus(&victim.place.cpus).len());
     match feeder.max(victim.pid) {
         _ if unused.is_empty() => BUSIEST.into(),
-        _ if feeder != victim.pid && 2 * unused.len() < shared => BUSIEST.into(),
-        // Its own worker has its CPU.
-        _ if feeder == victim.pid => format!("taskset -cp {} {}", list(&unused), victim.tid),
+        _ if 2 * unused.len() < shared => BUSIEST.into(),
         job => {
             let unused = list(&unused);
             format!("for p in {job} $(pgrep -P {job}); do taskset -acp {unused} $p; done")
@@ -401,7 +423,6 @@ mod tests {
             separate(20, &on("0-3"), "4-5"),
             "for p in 20 $(pgrep -P 20); do taskset -acp 4-5 $p; done"
         );
-        assert_eq!(separate(10, &victim(10), "3"), "taskset -cp 3 10");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Detection {
     pub(crate) taken_share: f64,
     /// The highest severity that it may have.
     pub(crate) most: Severity,
+    /// Whether it may have a higher one where CPUs are idle that the victim may not run on.
+    pub(crate) is_worse_beside_idle_cpus: bool,
     /// For how many windows before this one it held, where it is known to last; it is then charged with no earlier ones.
     pub(crate) lasted: Option<u64>,
     pub(crate) evidence: Evidence,
@@ -80,6 +82,7 @@ impl Detection {
             claim: None,
             taken_share: 0.0,
             most: Severity::Critical,
+            is_worse_beside_idle_cpus: false,
             lasted: None,
             evidence,
             path: Vec::new(),
@@ -89,9 +92,14 @@ impl Detection {
         }
     }
 
-    /// By the share that it took.
-    pub(crate) fn severity(&self, settings: &Settings) -> Severity {
-        settings.severities.of(self.taken_share).min(self.most)
+    /// The severity of its window. `idle` are CPUs that had nothing to do and that the victim may not run on, where they are known.
+    pub(crate) fn severity(&self, settings: &Settings, idle: Option<&str>) -> Severity {
+        let severity = settings.severities.of(self.taken_share);
+        let has_idle = idle.is_some_and(|cpus| !cpus.is_empty());
+        match self.is_worse_beside_idle_cpus && has_idle {
+            true => severity,
+            false => severity.min(self.most),
+        }
     }
 
     /// The sentence. `{effect}` in it is what the share is of.

@@ -16,6 +16,7 @@ mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
 mod oom_kill;
+pub(crate) mod own_threads;
 mod page_fault;
 mod runqueue_wait;
 mod share;

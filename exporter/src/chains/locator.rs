@@ -1,10 +1,12 @@
 //! Where the tasks of ongoing chains run, and which thread of a process has a victim's CPU.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
 
 use gpucause_engine::chain::{Cause, Chain, Culprit, HostCpus, Located, Place, Thread};
 use gpucause_engine::cpu_list::{cpus, list};
 
+use super::busy_threads::BusyThreads;
 use super::competition::Competition;
 use super::idle_cpus::IdleCpus;
 use crate::process_details::place::Places;
@@ -23,6 +25,8 @@ pub(super) struct Locator {
     places: Places,
     /// By id of the chain.
     competitions: HashMap<String, Competition>,
+    /// By id of the chain.
+    busy_threads: HashMap<String, BusyThreads>,
     idle_cpus: IdleCpus,
 }
 
@@ -41,25 +45,48 @@ impl Locator {
         ongoing: &[Chain],
         observed: &[u32],
     ) -> (HostCpus, HashMap<String, Located>) {
-        self.competitions.retain(|id, _| ongoing.iter().any(|chain| chain.id == *id));
+        let is_ongoing = |id: &String| ongoing.iter().any(|chain| chain.id == *id);
+        self.competitions.retain(|id, _| is_ongoing(id));
+        self.busy_threads.retain(|id, _| is_ongoing(id));
         if ongoing.is_empty() {
             self.idle_cpus.clear();
             return (HostCpus::default(), HashMap::new());
         }
         let mut read = Read::default();
         let located = ongoing.iter().map(|chain| (chain.id.clone(), self.of(chain, &mut read)));
-        let located: HashMap<_, _> = located.collect();
+        let mut located: HashMap<_, _> = located.collect();
+        for chain in ongoing.iter().filter(|chain| chain.is_of_own_threads()) {
+            let victim = located.get_mut(&chain.id).and_then(|own| own.victim.as_mut());
+            if let Some(victim) = victim {
+                victim.busy_threads = self.busy_threads(chain, observed, &mut read);
+            }
+        }
         let online = self.places.online_cpus();
         let of_jobs = |own: &Culprit| own.feeds.is_some();
         let jobs_compete = ongoing.iter().any(|own| own.culprit.as_ref().is_some_and(of_jobs));
-        let unused = if jobs_compete {
-            let idle = self.idle_cpus.update(&self.places.cpu_times());
-            self.unused(&online, &idle, &located, observed)
-        } else {
+        if !jobs_compete && !ongoing.iter().any(Chain::is_of_own_threads) {
             self.idle_cpus.clear();
-            String::new()
+            return (HostCpus { online, ..HostCpus::default() }, located);
+        }
+        let idle = self.idle_cpus.update(&self.places.cpu_times());
+        let unused = match jobs_compete {
+            true => self.unused(&online, &idle, &located, observed),
+            false => String::new(),
         };
-        (HostCpus { online, unused }, located)
+        let idle = list(&idle.intersection(&cpus(&online)).copied().collect());
+        (HostCpus { online, unused, idle }, located)
+    }
+
+    /// Threads of the victim's process and of its workers that used CPUs lately.
+    fn busy_threads(&mut self, chain: &Chain, observed: &[u32], read: &mut Read) -> usize {
+        let pid = chain.victim.pid;
+        let is_worker = |own: &&u32| self.places.parent(**own) == Some(pid);
+        let workers = observed.iter().take(MAX_OBSERVED).filter(is_worker).copied();
+        let pids: Vec<u32> = [pid].into_iter().chain(workers).collect();
+        let can_read = pids.iter().all(|&pid| read.usage(&self.places, pid).is_some());
+        let usages: Vec<&Usage> = pids.iter().filter_map(|pid| read.usages[pid].as_ref()).collect();
+        let busy = self.busy_threads.entry(chain.id.clone()).or_default();
+        busy.update(Instant::now(), can_read.then_some(&usages))
     }
 
     fn of(&mut self, chain: &Chain, read: &mut Read) -> Located {
@@ -331,5 +358,39 @@ mod tests {
         assert_eq!(own.culprit.unwrap().cpus, "");
         culprit.comm = "gone".into();
         assert_eq!(located(&mut locator, &chain(culprit, 1.0)).1.culprit, None);
+    }
+
+    #[test]
+    fn own_threads_that_compete_are_counted_with_those_of_workers_beside_the_idle_cpus() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        let threads = |ran: u64| {
+            process(
+                root,
+                10,
+                &[(10, "train", "0-1", ran), (12, "feeder", "0-1", ran), (13, "rests", "0-1", 7)],
+            );
+            process(root, 20, &[(20, "pt_data_worker", "0-1", 3 * ran)]);
+            process(root, 30, &[(30, "serve", "0-3", 3 * ran)]);
+            let worker = "20 (pt_data_worker) S 10 7 7 0 -1 0 1 0 0 0 1 0 0 0 20 0 3 0 1 1 1";
+            fs::write(root.join("20/stat"), worker).unwrap();
+        };
+        let own = Culprit { pid: 10, comm: "feeder".into(), ..Culprit::default() };
+        let mut chain = chain(own, 1.0);
+        let mut locate = |chain: &Chain| {
+            let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20, 30]);
+            let victim = located.remove("1").unwrap().victim.unwrap();
+            (victim.busy_threads, cpus.idle, cpus.unused)
+        };
+        threads(100);
+        assert_eq!(locate(&chain), (0, String::new(), String::new()), "others compete");
+        chain.evidence = Evidence::default().with("own_share", 0.9);
+        let nothing_measured = (0, String::new(), String::new());
+        assert_eq!(locate(&chain), nothing_measured);
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        threads(600);
+        cpu_times(root, 300, Some(3));
+        assert_eq!(locate(&chain), (3, "0-2".into(), String::new()));
     }
 }

@@ -10,18 +10,32 @@ const STUB: &str = "__device_stub__";
 /// A kernel's name from the symbol that a module or an executable has for it. C++ names keep their template arguments and
 /// lose their parameters. `None` for a name that is empty, or one that stands for something else.
 pub(crate) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
+    let stub = mangled_stub(symbol).unwrap_or(symbol);
+    let kernel = stub.strip_prefix(STUB.as_bytes()).unwrap_or(stub);
     // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
-    let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
-    let name = demangled(mangled, MAX_CHARS + STUB.len());
-    let name = name.unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
-    let name = one_line(&name.replacen(STUB, "", 1), MAX_CHARS);
+    let mangled = stub.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(stub);
+    let name = demangled(mangled, MAX_CHARS);
+    let name = name.unwrap_or_else(|| String::from_utf8_lossy(kernel).into_owned());
+    let name = one_line(&name, MAX_CHARS);
     (!name.trim().is_empty() && !super::RESERVED.contains(&name.as_str())).then(|| name.into())
+}
+
+/// The stub of a symbol that is mangled as the function that it is.
+fn mangled_stub(symbol: &[u8]) -> Option<&[u8]> {
+    let function = symbol.strip_prefix(b"_Z")?;
+    let function = function.strip_prefix(b"L").unwrap_or(function);
+    let digits = function.iter().take_while(|digit| digit.is_ascii_digit()).count();
+    let length: usize = std::str::from_utf8(&function[..digits]).ok()?.parse().ok()?;
+    let name = function[digits..].get(..length)?;
+    name.starts_with(STUB.as_bytes()).then_some(name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use gpucause_abi::record::KERNEL_NAME_LEN;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn text(symbol: &str) -> String {
         readable(symbol.as_bytes()).unwrap().as_ref().to_owned()
@@ -43,6 +57,28 @@ mod tests {
             text("__device_stub__ZN2at1kIZNS_2goEvEUnvdl0_PFvvES1_1_EEvT_"),
             "at::k<at::go()::{lambda()#1}>"
         );
+    }
+
+    #[test]
+    fn the_stub_of_a_kernel_may_be_mangled_itself() {
+        let kernel = "ZN2at4cuda45_GLOBAL__N__71ac1640_12_CUDAGraph_cu_8c11d6ca29set_conditional_handle_kernelEyPKb";
+        let name = "at::cuda::(anonymous namespace)::set_conditional_handle_kernel";
+        for start in ["_Z108__device_stub__", "_ZL108__device_stub__"] {
+            assert_eq!(text(&format!("{start}{kernel}yPKb")), name);
+        }
+    }
+
+    #[test]
+    fn kernels_of_pytorch_are_named_by_their_functions() {
+        // Of PyTorch 2.15 for CUDA 13.
+        let kernels = include_str!("pytorch_kernels.tsv").lines().map(|line| line.split_once('\t'));
+        for (symbol, name) in kernels.map(Option::unwrap) {
+            assert_eq!(text(symbol), name, "{symbol}");
+            // As the name of a kernel that is asked for by name is kept.
+            let kept = &symbol["__device_stub_".len()..][..symbol.len().min(KERNEL_NAME_LEN) - 14];
+            let function = name.split_once('<').map_or(name, |(function, _)| function);
+            assert!(text(kept).starts_with(function), "{kept}");
+        }
     }
 
     #[test]

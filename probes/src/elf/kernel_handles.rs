@@ -18,8 +18,8 @@ const SUFFIX: &[u8] = b"E8__handle";
 const TERMINATED: &[u8] = b"E8__handle\0";
 /// Most kernels per file; the largest libraries have a third.
 const MAX_KERNELS: usize = 65_536;
-/// Longest name, in bytes.
-const LONGEST: usize = 2048;
+/// Longest name, in bytes. PyTorch has some of 4600: with the kernel's parameters twice, mangled.
+const LONGEST: usize = 8192;
 const STUB: &[u8] = b"__device_stub_";
 
 /// Link-time address of a variable, and the host function that represents its kernel.

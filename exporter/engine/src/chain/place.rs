@@ -30,6 +30,9 @@ pub struct Place {
     /// The autogroup that it is scheduled in, such as `/autogroup-12`: nice values count within one. Empty where it is in none.
     #[serde(skip)]
     pub autogroup: String,
+    /// Threads of the process and of its workers that used a CPU lately; 0 where that is unknown.
+    #[serde(skip)]
+    pub busy_threads: usize,
 }
 
 impl Place {
@@ -91,6 +94,8 @@ pub struct HostCpus {
     /// Those of them that were idle and that no process may run on that is observed or that a chain names, apart from culprits that
     /// may run on all; empty where that is unknown.
     pub unused: String,
+    /// All of them that were idle lately; empty where that is unknown.
+    pub idle: String,
 }
 
 /// Time of a chain that one task took.

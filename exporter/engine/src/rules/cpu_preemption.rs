@@ -3,8 +3,8 @@
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::Reason;
 
-use super::Rule;
 use super::share::{Share, best, lost, lost_part};
+use super::{Rule, own_threads};
 use crate::chain::{Cause, Culprit, Effect, Feeder, Step};
 use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_preempted_by_seconds_total",
     ],
-    needs: "time preempted or in the run queue, mostly preempted, is part of an effect",
+    needs: "time preempted or in the run queue is part of an effect, and it was mostly preempted, or mostly for the program's own threads and workers",
     during_warm_up: false,
     evaluate,
 };
@@ -27,6 +27,9 @@ pub(super) const RULE: Rule = Rule {
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let share = without_cpu(context, process, Cause::CpuPreemption)?;
+    if let Some(own) = own_threads::share_of(context, process, &share) {
+        return Some(own_threads::detection(context, index, &share, own));
+    }
     (!was_queued(process, &share)).then(|| detection(Cause::CpuPreemption, context, index, &share))
 }
 
@@ -70,7 +73,9 @@ pub(super) fn detection(
         .with("culprit_share", culprit_share)
         .with("culprit_seconds", worst.map_or(0.0, |wait| wait.total.as_secs_f64()))
         .with("idle_share", ratio(total(waits.iter().filter(is_idle).map(|wait| wait.total)), all));
-    let named = worst.filter(|_| culprit_share >= 0.5);
+    // In a window in which the program itself had the CPU for once, it is no culprit.
+    let is_own = |wait: &Wait| own_threads::is_own(context, process, wait);
+    let named = worst.filter(|wait| culprit_share >= 0.5 && !is_own(wait));
     let was_idle = named.is_none() && evidence.get("idle_share").is_some_and(|share| share >= 0.5);
     let (name_of_cause, mechanism) = match cause {
         Cause::CpuPreemption => ("Preemption", "preempted"),
@@ -109,7 +114,7 @@ pub(super) fn detection(
     }
     let fix = match &culprit {
         _ if was_idle => SLOW_WAKEUP.into(),
-        Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
+        Some(culprit) => fix(culprit, &comm),
         None => {
             let own = process.now.tgid;
             let other = worst.and_then(|wait| wait.tgid).filter(|&tgid| tgid != own);
@@ -160,17 +165,11 @@ pub(crate) fn on_one_cpu(advice: &str) -> String {
 }
 
 /// Never slows what feeds a GPU itself: it would only move the loss.
-fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
+fn fix(culprit: &Culprit, comm: &str) -> String {
     let name = &*culprit.comm;
     match &culprit.feeds {
-        _ if culprit.pid == victim => format!(
-            "Keep thread {name} of {comm} itself off the CPU of its dispatcher thread: pin the two to different CPUs."
-        ),
         None => format!(
             "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight{OR_PIN}."
-        ),
-        Some(feeder) if feeder.pid == victim => format!(
-            "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the dispatcher thread a CPU of its own."
         ),
         Some(feeder) if feeder.pid == culprit.pid => format!(
             "{name} feeds a GPU itself: {name} and {comm} want more CPU than they have. Give them CPUs of their own, or move one to another host; a lower priority only moves the loss."

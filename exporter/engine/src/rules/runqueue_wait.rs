@@ -1,7 +1,7 @@
 //! The victim was runnable after a wake-up and waited for a CPU.
 
-use super::Rule;
 use super::cpu_preemption::{detection, was_queued, without_cpu};
+use super::{Rule, own_threads};
 use crate::chain::Cause;
 use crate::context::Context;
 use crate::detection::Detection;
@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_preempted_by_seconds_total",
     ],
-    needs: "time preempted or in the run queue, mostly in the run queue, is part of an effect",
+    needs: "time preempted or in the run queue is part of an effect, and it was mostly in the run queue and for others than the program itself",
     during_warm_up: false,
     evaluate,
 };
@@ -21,5 +21,7 @@ pub(super) const RULE: Rule = Rule {
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let share = without_cpu(context, process, Cause::RunqueueWait)?;
-    was_queued(process, &share).then(|| detection(Cause::RunqueueWait, context, index, &share))
+    let is_own = || own_threads::share_of(context, process, &share).is_some();
+    (was_queued(process, &share) && !is_own())
+        .then(|| detection(Cause::RunqueueWait, context, index, &share))
 }

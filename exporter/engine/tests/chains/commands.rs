@@ -328,6 +328,6 @@ fn workers_of_a_process_that_feeds_a_gpu_count_as_its_own() {
         "{theirs}"
     );
     let own = fix(&mut host, Task("own_worker", 200, Relation::Worker));
-    assert!(own.starts_with("own_worker works for train itself"), "{own}");
+    assert!(own.starts_with("More threads of train and its workers want a CPU"), "{own}");
     assert!(!theirs.contains("renice") && !own.contains("renice"));
 }

@@ -19,6 +19,7 @@ mod job;
 mod laws;
 mod over_time;
 mod own_code;
+mod own_threads;
 mod programs;
 mod scenarios;
 mod scheduler;
