@@ -230,8 +230,9 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 		__sync_fetch_and_add(&worker->measures.ended_waits, ns);
 }
 
-/* The longest time between two waits for a lock that is polled. */
+/* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. */
 #define BETWEEN_NS 10000000ULL
+#define RUNS_BETWEEN_NS 200000ULL
 
 /* Charges the timer with the waits that nobody ended. The waker's name is not needed any more. */
 static __always_inline void charge_retries(struct thread *thread, __u32 tid)
@@ -245,11 +246,37 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase), &thread->waker, ns, 0);
 }
 
+/* The running thread gives away a lock that it had polled before, to a thread that polls it. If that took the lock before the waits
+ * began that timed out, and did not wait for it meanwhile, it had the lock, and released it just when the last timed out, so that nobody
+ * was woken. */
+static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct thread *thread;
+	__u64 ns, off;
+
+	if (!task || !holder || current->tgid != task->tgid)
+		return 0;
+	thread = thread_of(current);
+	if (!thread || !thread->retried_ns || holder->polled != thread->polled_lock)
+		return 0;
+	off = *(volatile __u64 *)&holder->off_since_ns;
+	if (holder->took_ns > thread->retried_since_ns || (off && off < thread->retried_until_ns))
+		return 0;
+	ns = thread->retried_ns;
+	thread->retried_ns = 0;
+	/* The record's culprit is unused while the thread runs. */
+	name_task(&thread->culprit, task, thread->tgid, thread->proc_id);
+	blame_add(VICTIM(thread->proc_id, current->pid),
+		  WAIT(REASON_LOCK, thread->retried_phase) | (__u64)task->pid << 32, &thread->culprit, ns, ns);
+	return 0;
+}
+
 /* Whether a wait from `since` for the polled lock goes on after those that timed out. */
 static __always_inline bool goes_on(const struct thread *thread, __u64 since)
 {
 	return thread->retried_ns && thread->phase == thread->retried_phase &&
-	       since - thread->retried_until_ns <= BETWEEN_NS;
+	       since - thread->retried_until_ns <= BETWEEN_NS && since - thread->on_since_ns <= RUNS_BETWEEN_NS;
 }
 
 /* Keeps a wait for the polled lock that timed out, until it is known who has it. */
@@ -323,8 +350,5 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	blame_add(VICTIM(thread->proc_id, tid),
 		  WAIT(reason, thread->phase) | (reason == REASON_LOCK ? (__u64)thread->waker_tid << 32 : 0),
 		  &thread->waker, total, held < total ? held : total);
-	/* Of another wait: the lock is not waited for any more. */
-	if (woken - thread->retried_until_ns > BETWEEN_NS)
-		charge_retries(thread, tid);
 	return 0;
 }

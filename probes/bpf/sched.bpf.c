@@ -392,6 +392,8 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	thread = thread_of(task);
 	if (!thread)
 		return 0;
+	if (thread->polls_until_ns)
+		settle_retries(task, thread);
 	if (thread->role != ROLE_HELPER)
 		note_waker(thread);
 	thread->woken_ns = bpf_ktime_get_ns();
