@@ -81,11 +81,6 @@ pub(super) fn detection(
         Cause::CpuPreemption => ("Preemption", "preempted"),
         _ => ("Waiting for a CPU", "kept waiting for a CPU"),
     };
-    let call = match share.effect.effect {
-        Effect::CopyTail => "Copy",
-        Effect::AllocTail => "Allocation",
-        _ => "Launch",
-    };
     let sentence = if named.is_some() {
         "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}. Top CPU competitor: {culprit}, {culprit_seconds|seconds}[ in {calls}].\
@@ -97,7 +92,12 @@ pub(super) fn detection(
         "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}, caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
     };
-    let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("call", call)];
+    let names = [
+        ("culprit", &*name),
+        ("comm", &*comm),
+        ("cause", name_of_cause),
+        ("call", call_of(share.effect.effect)),
+    ];
     let sentence = Sentence::new(sentence, names)
         .and("first", worst.map(|_| &*name))
         .and("calls", share.effect.effect.slow_calls());
@@ -108,10 +108,7 @@ pub(super) fn detection(
     };
     let others = if was_idle { "idle CPU" } else { "other tasks" };
     let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
-    let mut culprit = named.and_then(culprit_of);
-    if let Some(culprit) = &mut culprit {
-        culprit.feeds = context.feeder(culprit.pid);
-    }
+    let culprit = named.and_then(|wait| competitor(context, wait));
     let fix = match &culprit {
         _ if was_idle => SLOW_WAKEUP.into(),
         Some(culprit) => fix(culprit, &comm),
@@ -143,6 +140,21 @@ pub(super) fn detection(
         sentence,
         fix,
         ..share.detection(cause, (index, process), claim, evidence)
+    }
+}
+
+/// The task that had the CPU, with what it feeds.
+pub(super) fn competitor(context: &Context<'_>, wait: &Wait) -> Option<Culprit> {
+    let culprit = culprit_of(wait)?;
+    Some(Culprit { feeds: context.feeder(culprit.pid), ..culprit })
+}
+
+/// The call whose latency is meant.
+fn call_of(effect: Effect) -> &'static str {
+    match effect {
+        Effect::CopyTail => "Copy",
+        Effect::AllocTail => "Allocation",
+        _ => "Launch",
     }
 }
 

@@ -4,13 +4,13 @@
 use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Relation, State};
 
-use super::cpu_preemption::claim;
+use super::cpu_preemption::{claim, competitor};
 use super::share::Share;
 use crate::chain::{Cause, Chain, HostCpus, Place, Severity, Step};
 use crate::context::{Context, Process};
 use crate::cpu_list::{cpus, list};
 use crate::delta::NO_CPU;
-use crate::detection::{Detection, Sentence, culprit_of, name_of};
+use crate::detection::{Detection, Sentence, name_of};
 use crate::effect::{ratio, total};
 
 /// Evidence key of the share of the wait for a CPU in which the program's own threads or workers had it.
@@ -60,10 +60,6 @@ pub(super) fn detection(
     let time = total(waits.iter().map(|wait| wait.total));
     let first = waits.first();
     let named = first.filter(|wait| ratio(wait.total, all) >= MOST);
-    let mut culprit = named.and_then(|wait| culprit_of(wait));
-    if let Some(culprit) = &mut culprit {
-        culprit.feeds = context.feeder(culprit.pid);
-    }
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let sentence = "{begin}. This took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of its {effect}.[ {first} had most of the CPU time: {culprit_seconds|seconds}.]";
@@ -77,7 +73,7 @@ pub(super) fn detection(
     let step = Step::new(from, &victim, "kept from a CPU", named.map_or(time, |wait| wait.total));
     let off = share.mechanism("off the CPU");
     Detection {
-        culprit,
+        culprit: named.and_then(|wait| competitor(context, wait)),
         most: Severity::Low,
         is_worse_beside_idle_cpus: true,
         path: vec![step, Step::new(victim, share.effect.effect.label(), off, share.time)],
