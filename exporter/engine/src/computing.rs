@@ -10,7 +10,7 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::delta::{Delta, ThreadDelta, Values};
+use crate::delta::{Delta, NO_CPU, ThreadDelta, Values};
 use crate::divide::{Span, part, share};
 use crate::effect::{Phases, ratio, total};
 use crate::settings::Settings;
@@ -26,7 +26,7 @@ pub(crate) const MIN_COMPUTED: f64 = 0.5;
 pub(crate) const MAX_WAITED: f64 = 0.05;
 /// Share of a window for which a thread may have nothing to do.
 const MAX_IDLE: f64 = 0.1;
-/// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy for no more of a window than this.
+/// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy on CPUs for no more of a window than this.
 const TAKE_TURNS: f64 = 1.15;
 /// What an unhindered launch takes at most: of a kernel, and of a graph, which takes the longer the larger it is.
 const UNHINDERED: [(Class, Nanos); 2] =
@@ -163,21 +163,28 @@ fn polls(delta: &Delta<'_>, launches: u64) -> bool {
     delta.count(Class::Event, |name| name.ends_with("Query")) > launches
 }
 
-/// What threads computed in long pauses between launches; time off the CPU there is not computed.
+/// What threads computed in long pauses between launches; time off the CPU there is not computed. With launches that are not timed, only
+/// some of the pauses are known.
 fn in_long_gaps(delta: &Delta<'_>, computed: Nanos) -> Nanos {
     let gaps = delta.launch_gap();
-    let long = gaps.from(LONG_GAP);
+    let between = delta.feeders().map(|thread| thread.wall.less(thread.in_phase(Phase::Launch)));
+    let long = total(between).share(ratio(gaps.from(LONG_GAP), gaps.sum));
     let off_cpu = delta.feeders().map(|thread| {
         total(Reason::ALL.iter().map(|&reason| thread.time.at(Phase::Host, State::Off(reason))))
     });
-    let part = long.less(total(off_cpu));
-    computed.share(ratio(part, gaps.sum.max(part)))
+    long.less(total(off_cpu)).min(computed)
+}
+
+/// Time in which a thread had something to do and a CPU for it.
+fn with_a_cpu(thread: &ThreadDelta) -> Nanos {
+    let without = NO_CPU.iter().map(|&reason| thread.in_state(State::Off(reason), |_| true));
+    thread.busy().less(total(without))
 }
 
 /// Whether the code of a process was its limit in a window.
 pub(crate) fn computing(delta: &Delta<'_>, settings: &Settings) -> Option<Computing> {
     let victim = delta.victim(computed)?;
-    let together = total(delta.feeders().map(ThreadDelta::busy));
+    let together = total(delta.feeders().map(with_a_cpu));
     let takes_turns = ratio(together, delta.wall) <= TAKE_TURNS;
     let feeders = || delta.feeders().filter(|own| takes_turns || own.tid == victim.tid);
     let (busy, own) = (total(feeders().map(ThreadDelta::busy)), total(feeders().map(computed)));

@@ -14,6 +14,9 @@ use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
 use crate::settings::Settings;
 
+/// Evidence key of the usual launch rate of a process whose launches dropped.
+pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
+
 /// An effect measured on one process.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measured {

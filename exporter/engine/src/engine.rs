@@ -289,8 +289,10 @@ fn context_of<'a>(
             computing: None,
             computed_before: history.map_or(0, History::computed),
         };
-        if let Some(history) = history.filter(|_| process.dispatches() && process.warmed_up) {
-            process.effects = measure(&process, history, settings);
+        if let Some(history) = history.filter(|_| process.dispatches()) {
+            if process.warmed_up {
+                process.effects = measure(&process, history, settings);
+            }
             process.computing = computing(&process.short, settings);
         }
         process

@@ -207,9 +207,27 @@ fn a_process_that_launched_more_before_is_graded_by_what_it_lost() {
     host.processes[0].on(100).rests(Phase::Host, State::Running);
     host.run(UNTIL_NAMED, slow_data_set);
     assert_eq!(host.only(Cause::HostCode).severity, Severity::Medium);
-    host.run(5, slow_data_set);
+    host.run(8, slow_data_set);
     // 78 % of its launches are gone, and nobody else took the time.
     assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
+}
+
+#[test]
+fn launches_that_others_make_fewer_do_not_make_it_worse() {
+    let mut host = Host::training();
+    host.run(20, slow_data_set);
+    host.run(10, |train| {
+        train.on(100).launches(4_000, 5 * US).pauses(40, 20 * MS).pauses(3_960, 95 * US);
+        train.off(Phase::Host, Reason::Preempted, 760 * MS);
+    });
+    // A slow window, as by the hypervisor.
+    host.run(10, slow_data_set);
+    host.run(1, |train| {
+        train.on(100).launches(3_000, 5 * US).pauses(30, 40 * MS).pauses(2_970, 190 * US);
+    });
+    let chains = host.chains();
+    let own = chains.iter().find(|chain| chain.cause == Cause::HostCode).unwrap();
+    assert_eq!(own.severity, Severity::Medium, "{}", own.sentence);
 }
 
 #[test]
