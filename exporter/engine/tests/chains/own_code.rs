@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Chain, CodeShare, Effect, Severity};
+use gpucause_engine::settings::Settings;
 
 use crate::host::{Host, WINDOW, takes};
 use crate::process::{KERNEL, MS, Process, Task, US};
@@ -59,6 +60,21 @@ fn computing_is_named_in_the_third_window_and_charged_with_all_three() {
     host.is_silent();
     host.run(1, slow_data_set);
     takes(host.only(Cause::HostCode), u64::from(UNTIL_NAMED) * host_time_of_slow_data_set());
+}
+
+#[test]
+fn a_thread_that_computes_is_known_from_the_first_window_unless_the_rule_is_disabled() {
+    let computing =
+        |host: &Host| host.engine.computing().iter().map(|own| own.1.0).collect::<Vec<_>>();
+    let mut host = trained();
+    assert_eq!(computing(&host), [], "it waits for the GPU");
+    host.run(1, slow_data_set);
+    assert_eq!(computing(&host), [100]);
+    let mut settings = Settings::default();
+    settings.rules.entry(Cause::HostCode).or_default().enabled = false;
+    host.engine.set_settings(settings);
+    host.run(1, slow_data_set);
+    assert_eq!(computing(&host), []);
 }
 
 #[test]
