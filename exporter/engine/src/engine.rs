@@ -295,7 +295,7 @@ fn context_of<'a>(
             if process.warmed_up {
                 process.effects = measure(&process, history, settings);
             }
-            process.computing = computing(&process.short, settings);
+            process.computing = computing(&process.short, &process.long, settings);
         }
         process
     }));

@@ -192,7 +192,9 @@ fn launches_that_were_not_timed_are_not_computed() {
     host.run(20, |train| sampled(train, 8 * US, 10 * MS));
     let chain = host.only(Cause::HostCode);
     assert_eq!(chain.severity, Severity::Low);
-    takes(chain, 20 * (WINDOW - 10 * MS - 32_000 * 8 * US));
+    let own = (WINDOW - 10 * MS - 32_000 * 8 * US) as f64 / WINDOW as f64;
+    assert!((chain.evidence.get("computed_share").unwrap() - own).abs() < 0.01, "{own} {chain:?}");
+    assert!((chain.evidence.get("taken_share").unwrap() - own).abs() < 0.01, "{own} {chain:?}");
     let mut full = Host::training();
     full.run(20, |train| sampled(train, 25 * US, 0));
     full.is_silent();
