@@ -67,14 +67,14 @@ fn a_thread_that_computes_is_known_from_the_first_window_unless_the_rule_is_disa
     let computing =
         |host: &Host| host.engine.computing().iter().map(|own| own.1.0).collect::<Vec<_>>();
     let mut host = trained();
-    assert_eq!(computing(&host), [], "it waits for the GPU");
+    assert_eq!(computing(&host), [0; 0], "it waits for the GPU");
     host.run(1, slow_data_set);
     assert_eq!(computing(&host), [100]);
     let mut settings = Settings::default();
     settings.rules.entry(Cause::HostCode).or_default().enabled = false;
     host.engine.set_settings(settings);
     host.run(1, slow_data_set);
-    assert_eq!(computing(&host), []);
+    assert_eq!(computing(&host), [0; 0]);
 }
 
 #[test]
