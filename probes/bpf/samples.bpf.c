@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* Samples of what some threads run: those that user space has chosen because a chain is near that their code explains.
  *
- * A perf event on each CPU runs this at a fixed rate while it is enabled, which it is only while a thread is chosen. It runs
- * in the timer's interrupt, for whatever task has the CPU, and nothing else of it can interrupt it there: scratch memory
- * per CPU is safe, unlike in the other programs. Memory of the task that is not resident reads as zero. */
+ * A perf event on each CPU runs this at a fixed rate while it is enabled, which it is only while a thread is chosen. Where
+ * user space may not open such events, it runs at the expiry of timers, such as the scheduler's tick. Both are in
+ * interrupts, for whatever task has the CPU, and nothing else of this can interrupt them there: scratch memory per CPU is
+ * safe, unlike in the other programs. Memory of the task that is not resident reads as zero. */
 
 /* Thread -> where it is sampled. Written by user space. */
 MAP(sampled_threads, HASH, 0, MAX_SAMPLED, __u32, struct sampled);
@@ -61,7 +62,7 @@ static __noinline void sample_python(struct sampled *sampled, struct sample *sam
 }
 
 /* The address that the thread runs at, and its return addresses. Programs without frame pointers have the first only. */
-static __noinline void sample_native(struct bpf_perf_event_data *ctx, struct sample *sample)
+static __noinline void sample_native(void *ctx, struct sample *sample)
 {
 	long bytes = bpf_get_stack(ctx, sample->code, sizeof(sample->code), BPF_F_USER_STACK);
 
@@ -79,29 +80,65 @@ static __noinline void count_sample(const struct sample *sample)
 		count_self(SELF_FULL_SAMPLES);
 }
 
-SEC("perf_event")
-int sample_code(struct bpf_perf_event_data *ctx)
+/* The running thread, if it is chosen. */
+static __noinline struct sampled *chosen_thread(void)
 {
-	COUNT_RUN(SAMPLE);
 	__u64 task = bpf_get_current_pid_tgid();
-	__u32 tid = task, only = 0;
+	__u32 tid = task;
 	struct sampled *sampled = bpf_map_lookup_elem(&sampled_threads, &tid);
+
+	return sampled && sampled->tgid == task >> 32 ? sampled : 0;
+}
+
+/* Unless the thread is not where it is sampled. */
+static __noinline void take_sample(void *ctx, struct sampled *sampled)
+{
+	__u32 only = 0;
 	struct sample *sample;
 
-	if (!sampled || sampled->tgid != task >> 32)
-		return 0;
 	if (sampled->within == SAMPLED_HOST && !is_host_code(bpf_get_current_task_btf(), sampled->proc_id))
-		return 0;
+		return;
 	sample = bpf_map_lookup_elem(&sample_scratch, &only);
 	if (!sample)
-		return 0;
+		return;
 	__builtin_memset(sample, 0, sizeof(*sample));
 	sample->proc_id = sampled->proc_id;
-	sample->tid = tid;
+	sample->tid = bpf_get_current_pid_tgid();
 	if (sampled->has_python)
 		sample_python(sampled, sample);
 	if (!sample->frames)
 		sample_native(ctx, sample);
 	count_sample(sample);
+}
+
+SEC("perf_event")
+int sample_code(struct bpf_perf_event_data *ctx)
+{
+	COUNT_RUN(SAMPLE);
+	struct sampled *sampled = chosen_thread();
+
+	if (sampled)
+		take_sample(ctx, sampled);
+	return 0;
+}
+
+#define SAMPLE_NS (1000000000ULL / SAMPLES_PER_SECOND)
+
+/* At the first timer in each period, wherever the thread is then: some time after the last sample would be biased towards
+ * what begins then. */
+SEC("tp_btf/hrtimer_expire_entry")
+int sample_tick(__u64 *ctx)
+{
+	COUNT_RUN(SAMPLE);
+	struct sampled *sampled = chosen_thread();
+	__u64 period;
+
+	if (!sampled)
+		return 0;
+	period = bpf_ktime_get_ns() / SAMPLE_NS;
+	if (period == sampled->period)
+		return 0;
+	sampled->period = period;
+	take_sample(ctx, sampled);
 	return 0;
 }

@@ -28,7 +28,7 @@ use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
-use crate::samples::Sampler;
+use crate::samples::{ClockEvents, Sampler};
 use crate::stop::StopSignal;
 use crate::thread_records::{CallTotals, RecordWatch, ThreadRecords};
 use crate::verdict::ProgramStatus;
@@ -110,7 +110,8 @@ impl Probes {
     /// 6.1 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let loaded = options.loaded;
-        let programs = Programs::load(options)?;
+        let events = ClockEvents::open(options.samples_by_timers);
+        let programs = Programs::load(options, events.program())?;
         let states = Arc::new(LaunchStates::default());
         let mut modes = LaunchModes::new(&programs.object)?;
         let reader = Arc::new(Reader::new(&programs.object, Arc::clone(&states))?);
@@ -118,7 +119,7 @@ impl Probes {
         let programs = Arc::new(programs);
         let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
-        let sampler = Sampler::open(&programs.object);
+        let sampler = Sampler::new(&programs, events);
         let calibration =
             options.calibrate.then(|| calibrate(&programs, &reader, &attacher, &mut modes));
         let (calibration, totals) = calibration.unwrap_or_default();

@@ -64,6 +64,8 @@ pub struct Options {
     pub nested_launches: bool,
     /// Size of the event ring: see [`Probes::recorder`](crate::Probes::recorder). `None` disables recording.
     pub recorder: Option<RingSize>,
+    /// Sample stacks when timers expire, as where the kernel refuses perf events.
+    pub samples_by_timers: bool,
     /// Measure the cost of a call probe hit at start. Takes about 10 ms.
     pub calibrate: bool,
     /// Called after loading and before the attacher thread starts, to drop privileges. The thread needs those of
@@ -136,15 +138,15 @@ fn record_log(_: PrintLevel, line: String) {
 }
 
 impl Programs {
-    /// Loads all programs. A rejected host-wide program is left out and reported; the call programs are required.
-    pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
+    /// Loads all programs; of those that sample stacks, this one. A rejected host-wide program is left out and reported; the call programs are required.
+    pub(crate) fn load(options: Options, sampler: &'static str) -> Result<Self, LoadError> {
         let types = kernel_types()?;
         let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
         if !options.allow_untested_kernel {
             features.require()?;
         }
         let hashes_threads = options.hashes_threads || task_storage::is_unusable(&types);
-        let kernel = Kernel { tracepoints, hashes_threads };
+        let kernel = Kernel { tracepoints, hashes_threads, sampler };
         drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
         let known = match mode {
@@ -161,8 +163,13 @@ impl Programs {
         libbpf_rs::set_print(previous);
         let ((object, mode, refused), recorder_support) = loaded?;
         let (links, statuses) = Default::default();
-        let Kernel { tracepoints, .. } = kernel;
+        let tracepoints = kernel.tracepoints;
         Ok(Self { links, object, mode, recorder_support, tracepoints, refused, statuses })
+    }
+
+    /// Whether the kernel has this tracepoint.
+    pub(crate) fn has_tracepoint(&self, name: &str) -> bool {
+        self.tracepoints.has(name)
     }
 
     /// Status of the host-wide programs.
@@ -240,6 +247,19 @@ struct Kernel {
     tracepoints: Tracepoints,
     /// Whether no record can be in task storage.
     hashes_threads: bool,
+    /// The program that samples stacks.
+    sampler: &'static str,
+}
+
+impl Kernel {
+    /// Of the programs that sample stacks one is loaded, if this kernel has what it is attached to.
+    fn loads(&self, program: &str) -> bool {
+        match program {
+            samples::BY_EVENTS => self.sampler == program,
+            samples::BY_TIMERS => self.sampler == program && self.tracepoints.has(samples::TIMERS),
+            _ => true,
+        }
+    }
 }
 
 /// The programs, the attach mode, and the status of rejected programs.
@@ -329,6 +349,7 @@ fn load_without_refused(
         let is_wanted = |program: &str| {
             refused.iter().all(|status| status.program != program)
                 && !host::is_replaced(program, &kernel.tracepoints)
+                && kernel.loads(program)
         };
         configure(&mut open, options, mode, kernel, is_wanted)?;
         write_rodata(&mut open, options, kernel)?;
@@ -361,7 +382,7 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock();
-    let others = RUN_BY_US.into_iter().chain([FORGETS, samples::PROGRAM]);
+    let others = RUN_BY_US.into_iter().chain([FORGETS, samples::BY_EVENTS, samples::BY_TIMERS]);
     let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(others);
     all.find(|name| log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load"))))
 }

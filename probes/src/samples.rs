@@ -1,13 +1,15 @@
 //! Samples of what single threads run: stacks of chosen threads, taken at a fixed rate and counted in the kernel.
 //!
-//! The events are opened at start, as later there is no privilege for it, and are enabled only while threads are chosen: until then
-//! nothing runs and nothing is counted. CPUs that come online later are not sampled.
+//! By perf events on all CPUs, opened at start, as later there is no privilege for it, and enabled only while threads are chosen: until
+//! then nothing runs and nothing is counted. CPUs that come online later are not sampled. Where the kernel refuses the events, as those
+//! of Debian and Ubuntu do by default, by a program on the expiry of timers that is attached while threads are chosen.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::sync::Arc;
 
-use gpucause_abi::sample::{MAX_SAMPLED, Sample, SampleKey, SampledThread};
-use libbpf_rs::{ErrorKind, MapCore as _, MapFlags, MapHandle, Object};
+use gpucause_abi::sample::{MAX_SAMPLED, SAMPLES_PER_SECOND, Sample, SampleKey, SampledThread};
+use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
 use nix::libc;
 use parking_lot::Mutex;
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -15,13 +17,14 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::batch;
 use crate::online_cpus::online_cpus;
 use crate::perf_event::{EventAttr, open_on_cpu};
+use crate::program::Programs;
 use crate::verdict::{ProgramStatus, Verdict};
 
-/// The program.
-pub(crate) const PROGRAM: &str = "sample_code";
-
-/// Samples per second and CPU. A prime, so that it is in step with nothing.
-pub const SAMPLES_PER_SECOND: u32 = 49;
+/// The program of perf events.
+pub(crate) const BY_EVENTS: &str = "sample_code";
+/// Its replacement, and the tracepoint of that.
+pub(crate) const BY_TIMERS: &str = "sample_tick";
+pub(crate) const TIMERS: &str = "hrtimer_expire_entry";
 
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 // Bits of `flags`, in the order of the C bit field.
@@ -45,6 +48,9 @@ pub enum SampleError {
     /// The kernel refused to switch an event.
     #[error("sampling cannot be switched: {0}")]
     Switch(#[source] io::Error),
+    /// The kernel refused to attach the program.
+    #[error("{BY_TIMERS} cannot be attached: {0}")]
+    Attach(#[source] libbpf_rs::Error),
     /// A map could not be read.
     #[error("map {0} cannot be read: {1}")]
     Read(&'static str, #[source] io::Error),
@@ -56,27 +62,25 @@ pub enum SampleError {
     Layout,
 }
 
-/// Why the program is not attached.
+/// Why nothing can be sampled.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error("the kernel rejected the program")]
     Program,
     #[error("the programs have no map {0}")]
     NoMap(&'static str),
-    #[error("the online CPUs cannot be read: {0}")]
-    Cpus(#[source] io::Error),
-    #[error("the kernel has no clock event on CPU {0}: {1}")]
-    Event(u32, #[source] io::Error),
-    #[error("the program cannot be attached on CPU {0}: {1}")]
+    #[error("the program cannot be attached to an event of CPU {0}: {1}")]
     Attach(u32, #[source] io::Error),
-    #[error("no CPU is online")]
-    NoCpu,
 }
+
+/// Clock events, one on each CPU, disabled; none where the kernel refuses any.
+#[derive(Debug)]
+pub(crate) struct ClockEvents(Vec<(u32, OwnedFd)>);
 
 /// The sampler.
 #[derive(Debug)]
 pub struct Sampler {
-    verdict: Verdict,
+    status: ProgramStatus,
     parts: Option<Parts>,
     /// The threads that are sampled.
     chosen: Mutex<Vec<SampledThread>>,
@@ -84,28 +88,88 @@ pub struct Sampler {
 
 #[derive(Debug)]
 struct Parts {
-    /// One per CPU, with the program.
-    events: Vec<OwnedFd>,
+    source: Source,
     threads: MapHandle,
     samples: MapHandle,
 }
 
-impl Sampler {
-    /// Opens the events, disabled. Needs CAP_PERFMON.
-    pub(crate) fn open(object: &Object) -> Self {
-        let (verdict, parts) = match Parts::open(object) {
-            Ok(parts) => (Verdict::Attached, Some(parts)),
-            Err(error) => {
-                tracing::warn!(%error, "stacks are not sampled: code has no functions");
-                (verdict_of(&error), None)
-            }
-        };
-        Self { verdict, parts, chosen: Mutex::default() }
+/// What runs the program.
+#[derive(Debug)]
+enum Source {
+    /// One on each CPU, with the program.
+    Events(ClockEvents),
+    /// The link while threads are chosen.
+    Timers(Arc<Programs>, Mutex<Option<Link>>),
+}
+
+impl ClockEvents {
+    /// Opens them, unless timers shall do. Needs CAP_PERFMON.
+    pub(crate) fn open(by_timers: bool) -> Self {
+        if by_timers {
+            return Self(Vec::new());
+        }
+        Self::try_open().unwrap_or_else(|error| {
+            tracing::debug!(%error, "stacks are sampled when timers expire");
+            Self(Vec::new())
+        })
     }
 
-    /// What became of the program.
+    fn try_open() -> io::Result<Self> {
+        let attr = EventAttr {
+            config: PERF_COUNT_SW_CPU_CLOCK,
+            sample_period: SAMPLES_PER_SECOND.into(),
+            flags: DISABLED | EXCLUDE_IDLE | FREQUENCY,
+            ..EventAttr::software()
+        };
+        let mut events = Vec::new();
+        for cpu in online_cpus()? {
+            match open_on_cpu(&attr, cpu) {
+                Ok(event) => events.push((cpu, event)),
+                // It went offline.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self(events))
+    }
+
+    /// The program that samples where there are these.
+    pub(crate) fn program(&self) -> &'static str {
+        if self.0.is_empty() { BY_TIMERS } else { BY_EVENTS }
+    }
+
+    fn control(&self, request: libc::Ioctl, argument: RawFd) -> Result<(), (u32, io::Error)> {
+        self.0.iter().try_for_each(|(cpu, event)| {
+            // SAFETY: these requests take a number and touch no memory of ours.
+            let failed = unsafe { libc::ioctl(event.as_raw_fd(), request, argument) };
+            if failed < 0 { Err((*cpu, io::Error::last_os_error())) } else { Ok(()) }
+        })
+    }
+}
+
+impl Sampler {
+    /// Samples by these events, or by timers where there are none.
+    pub(crate) fn new(programs: &Arc<Programs>, events: ClockEvents) -> Self {
+        let program = events.program();
+        let (verdict, parts) = match Parts::open(programs, events) {
+            Ok(parts) => (Verdict::Attached, Some(parts)),
+            Err(error) => {
+                let unsupported = program == BY_TIMERS && !programs.has_tracepoint(TIMERS);
+                let reason = match unsupported {
+                    true => format!("this kernel has no tracepoint {TIMERS}"),
+                    false => error.to_string(),
+                };
+                tracing::warn!(reason, "stacks are not sampled: chains name no functions");
+                let refused = if unsupported { Verdict::Unsupported } else { Verdict::Broken };
+                (refused(reason), None)
+            }
+        };
+        Self { status: ProgramStatus { program, verdict }, parts, chosen: Mutex::default() }
+    }
+
+    /// What became of the program. It counts as attached while it waits for threads to sample.
     pub(crate) fn status(&self) -> ProgramStatus {
-        ProgramStatus { program: PROGRAM, verdict: self.verdict.clone() }
+        self.status.clone()
     }
 
     /// Samples these threads from now on and no others; nothing runs while there are none.
@@ -142,39 +206,41 @@ impl Sampler {
 }
 
 impl Parts {
-    fn open(object: &Object) -> Result<Self, OpenError> {
+    fn open(programs: &Arc<Programs>, events: ClockEvents) -> Result<Self, OpenError> {
+        let object = &programs.object;
         let map = |name: &'static str| {
             let found = object.maps().find(|map| map.name() == name);
             found.and_then(|map| MapHandle::try_from(&map).ok()).ok_or(OpenError::NoMap(name))
         };
-        let program = object.progs().find(|program| program.name() == PROGRAM);
+        let program = object.progs().find(|program| program.name() == events.program());
         let program = program.map(|program| program.as_fd().as_raw_fd()).filter(|&fd| fd >= 0);
         let program = program.ok_or(OpenError::Program)?;
-        let attr = EventAttr {
-            config: PERF_COUNT_SW_CPU_CLOCK,
-            sample_period: SAMPLES_PER_SECOND.into(),
-            flags: DISABLED | EXCLUDE_IDLE | FREQUENCY,
-            ..EventAttr::software()
+        let (threads, samples) = (map("sampled_threads")?, map("samples")?);
+        let source = if events.program() == BY_EVENTS {
+            events.control(SET_BPF, program).map_err(|(cpu, e)| OpenError::Attach(cpu, e))?;
+            Source::Events(events)
+        } else {
+            Source::Timers(Arc::clone(programs), Mutex::default())
         };
-        let mut events = Vec::new();
-        for cpu in online_cpus().map_err(OpenError::Cpus)? {
-            let event = match open_on_cpu(&attr, cpu) {
-                // It went offline.
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
-                opened => opened.map_err(|source| OpenError::Event(cpu, source))?,
-            };
-            control(&event, SET_BPF, program).map_err(|source| OpenError::Attach(cpu, source))?;
-            events.push(event);
-        }
-        if events.is_empty() {
-            return Err(OpenError::NoCpu);
-        }
-        Ok(Self { events, threads: map("sampled_threads")?, samples: map("samples")? })
+        Ok(Self { source, threads, samples })
     }
 
-    fn switch(&self, request: libc::Ioctl) -> Result<(), SampleError> {
-        let each = |event| control(event, request, 0).map_err(SampleError::Switch);
-        self.events.iter().try_for_each(each)
+    fn switch(&self, on: bool) -> Result<(), SampleError> {
+        match &self.source {
+            Source::Events(events) => {
+                let request = if on { ENABLE } else { DISABLE };
+                events.control(request, 0).map_err(|(_, source)| SampleError::Switch(source))
+            }
+            Source::Timers(programs, link) => {
+                let attached = on.then(|| {
+                    let mut all = programs.object.progs_mut();
+                    let program = all.find(|program| program.name() == BY_TIMERS);
+                    program.ok_or(SampleError::Unavailable)?.attach().map_err(SampleError::Attach)
+                });
+                *link.lock() = attached.transpose()?;
+                Ok(())
+            }
+        }
     }
 
     /// `chosen` becomes `wanted`.
@@ -196,8 +262,8 @@ impl Parts {
             written.map_err(|source| SampleError::Change("sampled_threads", source))?;
         }
         match (chosen.is_empty(), wanted.is_empty()) {
-            (true, false) => self.switch(ENABLE)?,
-            (false, true) => self.switch(DISABLE)?,
+            (true, false) => self.switch(true)?,
+            (false, true) => self.switch(false)?,
             _ => {}
         }
         wanted.clone_into(chosen);
@@ -206,7 +272,7 @@ impl Parts {
 
     /// Disables the events and forgets all threads.
     fn stop(&self) -> Result<(), SampleError> {
-        self.switch(DISABLE)?;
+        self.switch(false)?;
         let threads: Vec<_> = self.threads.keys().collect();
         threads.iter().try_for_each(|key| delete(&self.threads, "sampled_threads", key))
     }
@@ -228,41 +294,9 @@ impl Parts {
     }
 }
 
-/// A kernel that has no such event, or refuses the program for it, lacks the feature.
-fn verdict_of(error: &OpenError) -> Verdict {
-    let unsupported = [libc::ENOENT, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS];
-    match error {
-        OpenError::Event(_, source) | OpenError::Attach(_, source)
-            if source.raw_os_error().is_some_and(|code| unsupported.contains(&code)) =>
-        {
-            Verdict::Unsupported(error.to_string())
-        }
-        _ => Verdict::Broken(error.to_string()),
-    }
-}
-
-fn control(event: &OwnedFd, request: libc::Ioctl, argument: RawFd) -> io::Result<()> {
-    // SAFETY: these requests take a number and touch no memory of ours.
-    let failed = unsafe { libc::ioctl(event.as_raw_fd(), request, argument) };
-    if failed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 fn delete(map: &MapHandle, name: &'static str, key: &[u8]) -> Result<(), SampleError> {
     match map.delete(key) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(SampleError::Change(name, error)),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kernel_without_the_event_lacks_the_feature_and_other_failures_are_broken() {
-        let event = |code| OpenError::Event(0, io::Error::from_raw_os_error(code));
-        assert_eq!(verdict_of(&event(libc::ENOENT)).label(), "unsupported");
-        assert_eq!(verdict_of(&event(libc::EACCES)).label(), "broken");
-        assert_eq!(verdict_of(&OpenError::Program).label(), "broken");
     }
 }

@@ -10,7 +10,7 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::delta::{Delta, ThreadDelta, Values};
+use crate::delta::{Delta, NO_CPU, ThreadDelta, Values};
 use crate::divide::{Span, part, share};
 use crate::effect::{Phases, ratio, total};
 use crate::settings::Settings;
@@ -26,7 +26,7 @@ pub(crate) const MIN_COMPUTED: f64 = 0.5;
 pub(crate) const MAX_WAITED: f64 = 0.05;
 /// Share of a window for which a thread may have nothing to do.
 const MAX_IDLE: f64 = 0.1;
-/// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy for no more of a window than this.
+/// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy on CPUs for no more of a window than this.
 const TAKE_TURNS: f64 = 1.15;
 /// What an unhindered launch takes at most: of a kernel, and of a graph, which takes the longer the larger it is.
 const UNHINDERED: [(Class, Nanos); 2] =
@@ -51,6 +51,9 @@ pub(crate) struct Computing {
 
 /// Launches of a window.
 struct Launches {
+    /// Warm ones.
+    all: u64,
+    /// Those of them whose durations are known, in this window or a longer one.
     timed: u64,
     /// Those that were counted or estimated without being timed, whose time counts as that of the host.
     untimed: u64,
@@ -65,7 +68,7 @@ struct Launches {
 impl Launches {
     fn of(delta: &Delta<'_>) -> Self {
         let mut own =
-            Self { timed: 0, untimed: 0, sum: Nanos(0), waited: Nanos(0), cold: Nanos(0) };
+            Self { all: 0, timed: 0, untimed: 0, sum: Nanos(0), waited: Nanos(0), cold: Nanos(0) };
         let (mut values, mut first) = (Values::default(), 0u64);
         for call in delta.calls().iter().filter(|call| !call.nested) {
             let Some(op) = call.op.op().filter(|op| op.is_launch()) else { continue };
@@ -81,17 +84,29 @@ impl Launches {
         }
         let known = own.timed.saturating_add(first);
         own.untimed = delta.all_launches().saturating_sub(known);
+        own.all = own.timed.saturating_add(own.untimed);
         own
     }
 
-    fn all(&self) -> u64 {
-        self.timed.saturating_add(self.untimed)
+    /// The same launches, with the durations of a longer window where too few of them were timed to stand for the others.
+    fn with_durations_of(self, longer: &Delta<'_>) -> Self {
+        if self.untimed == 0 || self.timed >= MIN_TIMED {
+            return self;
+        }
+        let Self { timed, sum, waited, .. } = Self::of(longer);
+        Self { timed, sum, waited, ..self }
     }
 
     /// Time of those that were not timed.
     fn hidden(&self) -> Nanos {
-        self.sum.share(self.untimed as f64 / self.timed.max(1) as f64)
+        of_all(self.sum, self.untimed, self.timed)
     }
+}
+
+/// The time of that many launches, by that of the timed ones.
+fn of_all(time: Nanos, launches: u64, timed: u64) -> Nanos {
+    let all = u128::from(time.0) * u128::from(launches) / u128::from(timed.max(1));
+    Nanos(u64::try_from(all).unwrap_or(u64::MAX))
 }
 
 /// Time of launches of an op beyond what they take unhindered.
@@ -148,13 +163,7 @@ fn waited_for_gpu(delta: &Delta<'_>, launches: &Launches) -> Nanos {
         total(all)
     };
     let in_launches = launches.waited.less(lost(Phase::Launch));
-    let scale = launches.all() as f64 / launches.timed.max(1) as f64;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a positive number of nanoseconds; what is out of range is clamped"
-    )]
-    let in_launches = Nanos((in_launches.0 as f64 * scale) as u64);
+    let in_launches = of_all(in_launches, launches.all, launches.timed);
     total(in_calls.chain([in_launches, waited_in_copies(delta).less(lost(Phase::Memcpy))]))
 }
 
@@ -163,21 +172,32 @@ fn polls(delta: &Delta<'_>, launches: u64) -> bool {
     delta.count(Class::Event, |name| name.ends_with("Query")) > launches
 }
 
-/// What threads computed in long pauses between launches; time off the CPU there is not computed.
+/// What threads computed in long pauses between launches; time off the CPU there is not computed. With launches that are not timed, only
+/// some of the pauses are known.
 fn in_long_gaps(delta: &Delta<'_>, computed: Nanos) -> Nanos {
     let gaps = delta.launch_gap();
-    let long = gaps.from(LONG_GAP);
+    let between = delta.feeders().map(|thread| thread.wall.less(thread.in_phase(Phase::Launch)));
+    let long = total(between).share(ratio(gaps.from(LONG_GAP), gaps.sum));
     let off_cpu = delta.feeders().map(|thread| {
         total(Reason::ALL.iter().map(|&reason| thread.time.at(Phase::Host, State::Off(reason))))
     });
-    let part = long.less(total(off_cpu));
-    computed.share(ratio(part, gaps.sum.max(part)))
+    long.less(total(off_cpu)).min(computed)
 }
 
-/// Whether the code of a process was its limit in a window.
-pub(crate) fn computing(delta: &Delta<'_>, settings: &Settings) -> Option<Computing> {
+/// Time in which a thread had something to do and a CPU for it.
+fn with_a_cpu(thread: &ThreadDelta) -> Nanos {
+    let without = NO_CPU.iter().map(|&reason| thread.in_state(State::Off(reason), |_| true));
+    thread.busy().less(total(without))
+}
+
+/// Whether the code of a process was its limit in a window. Launches of part of it may have been observed in a longer one.
+pub(crate) fn computing(
+    delta: &Delta<'_>,
+    longer: &Delta<'_>,
+    settings: &Settings,
+) -> Option<Computing> {
     let victim = delta.victim(computed)?;
-    let together = total(delta.feeders().map(ThreadDelta::busy));
+    let together = total(delta.feeders().map(with_a_cpu));
     let takes_turns = ratio(together, delta.wall) <= TAKE_TURNS;
     let feeders = || delta.feeders().filter(|own| takes_turns || own.tid == victim.tid);
     let (busy, own) = (total(feeders().map(ThreadDelta::busy)), total(feeders().map(computed)));
@@ -186,17 +206,17 @@ pub(crate) fn computing(delta: &Delta<'_>, settings: &Settings) -> Option<Comput
     if of_window(own) < MIN_COMPUTED || of_window(busy) < 1.0 - MAX_IDLE {
         return None;
     }
-    let launches = Launches::of(delta);
+    let launches = Launches::of(delta).with_durations_of(longer);
     let waited = waited_for_gpu(delta, &launches);
     let computed = own.less(launches.hidden()).min(delta.wall);
     let all_timed = launches.untimed == 0 && delta.saw_launches();
     let is_known = all_timed || launches.timed >= MIN_TIMED;
     let loads = of_window(launches.cold) >= settings.severities.low;
     let is_limit = of_window(computed) >= MIN_COMPUTED && of_window(waited) < MAX_WAITED;
-    if launches.all() < MIN_LAUNCHES || !is_known || loads || !is_limit {
+    if launches.all < MIN_LAUNCHES || !is_known || loads || !is_limit {
         return None;
     }
-    if polls(delta, launches.all()) {
+    if polls(delta, launches.all) {
         return None;
     }
     let in_long_gaps = in_long_gaps(delta, computed);

@@ -15,6 +15,9 @@ use crate::history::History;
 use crate::rules::dataloader_starvation::futex_for_data;
 use crate::settings::Settings;
 
+/// Evidence key of the usual launch rate of a process whose launches dropped.
+pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
+
 /// An effect measured on one process.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measured {

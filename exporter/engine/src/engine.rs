@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId, Tid};
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
 use crate::baseline::Baseline;
-use crate::chain::{Chain, CodeShare, HostCpus, Located};
+use crate::chain::{Cause, Chain, CodeShare, HostCpus, Located};
 use crate::chain_store::ChainStore;
 use crate::charged::Charged;
 use crate::computing::computing;
@@ -171,7 +171,9 @@ impl Engine {
             histories.insert(id, history);
         }
         let computing = |process: &Process<'_>| Some((process.now.id, process.computing?.tid));
-        self.computing = context.processes.iter().filter_map(computing).collect();
+        let is_named = self.settings.rule(Cause::HostCode).enabled;
+        let processes = context.processes.iter().filter(|_| is_named);
+        self.computing = processes.filter_map(computing).collect();
         let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
         if let Some(point) = point {
@@ -289,9 +291,11 @@ fn context_of<'a>(
             computing: None,
             computed_before: history.map_or(0, History::computed),
         };
-        if let Some(history) = history.filter(|_| process.dispatches() && process.warmed_up) {
-            process.effects = measure(&process, history, settings);
-            process.computing = computing(&process.short, settings);
+        if let Some(history) = history.filter(|_| process.dispatches()) {
+            if process.warmed_up {
+                process.effects = measure(&process, history, settings);
+            }
+            process.computing = computing(&process.short, &process.long, settings);
         }
         process
     }));

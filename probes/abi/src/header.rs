@@ -97,6 +97,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("STACK_FRAMES", event::STACK_FRAMES),
         ("PYTHON_FRAMES", python::PYTHON_FRAMES),
         ("SAMPLE_FRAMES", sample::SAMPLE_FRAMES),
+        ("SAMPLES_PER_SECOND", sample::SAMPLES_PER_SECOND as usize),
         ("MAX_SAMPLED", sample::MAX_SAMPLED),
         ("SAMPLED_ANYWHERE", sample::SAMPLED_ANYWHERE as usize),
         ("SAMPLED_HOST", sample::SAMPLED_HOST as usize),

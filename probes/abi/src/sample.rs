@@ -6,6 +6,8 @@ use crate::{ProcId, Tgid, Tid};
 
 /// Innermost frames of a sample that are kept.
 pub const SAMPLE_FRAMES: usize = 16;
+/// Samples of a thread per second of its CPU time. A prime, so that it is in step with nothing.
+pub const SAMPLES_PER_SECOND: u32 = 49;
 /// Most threads that are sampled at a time.
 pub const MAX_SAMPLED: usize = 16;
 /// [`SampledRecord`]'s `within` of a thread that is sampled wherever it runs.
@@ -18,7 +20,7 @@ pub const SAMPLE_NATIVE: u32 = 1;
 pub const SAMPLE_PYTHON: u32 = 2;
 
 records! {
-    /// A thread that is sampled. Written by user space, but for `python_thread`.
+    /// A thread that is sampled. Written by user space; its last two fields by the programs.
     SampledRecord as "sampled" {
         proc_id: u32,
         tgid: u32,
@@ -30,6 +32,8 @@ records! {
         python: PythonLayout,
         /// CPython's record of the thread, once found; its id is checked each time.
         python_thread: u64,
+        /// The period of its last sample, where timers sample it.
+        period: u64,
     }
 
     /// What a thread ran: the key of the `samples` map, whose value is a count.
@@ -106,6 +110,7 @@ impl SampledThread {
             has_python: self.python.is_some().into(),
             python: self.python.unwrap_or(PythonLayout::NONE),
             python_thread: 0,
+            period: 0,
         }
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use caps::Capability::{self, *};
 use caps::{CapSet, CapsHashSet};
+use gpucause_abi::sample::{SampledThread, Within};
+use gpucause_abi::{ProcId, Tgid, Tid};
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
@@ -91,6 +93,43 @@ fn attached_with(mode: AttachMode, keep: &[Capability], expected: [bool; 2]) -> 
     second.open(&later.0.library);
     let is_attached = |which: usize| is_attached(&probes, inodes[which], expected[which]);
     [is_attached(0), is_attached(1)]
+}
+
+/// Whether threads can be sampled, and no more, by a process that keeps what is needed once the programs are loaded.
+fn is_sampled(samples_by_timers: bool) -> [bool; 2] {
+    let (keep, _) = CASES[0];
+    let sampled = thread::spawn(move || {
+        KEEP.set(keep.iter().copied().collect());
+        let loaded: fn(AttachMode) = |_| confine();
+        let options = Options { loaded: Some(loaded), samples_by_timers, ..Options::default() };
+        let probes = Probes::start(options).unwrap();
+        let pid = std::process::id();
+        let thread = SampledThread {
+            process: ProcId(1),
+            tgid: Tgid(pid),
+            tid: Tid(nix::unistd::gettid().as_raw().cast_unsigned()),
+            within: Within::Anywhere,
+            python: None,
+        };
+        let spin = || {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(500) {}
+            !probes.sampler().take().unwrap().is_empty()
+        };
+        probes.sampler().choose(&[thread]).unwrap();
+        let while_chosen = spin();
+        probes.sampler().choose(&[]).unwrap();
+        probes.sampler().take().unwrap();
+        [while_chosen, spin()]
+    });
+    sampled.join().unwrap()
+}
+
+#[test]
+fn threads_are_sampled_without_the_privileges_that_loading_takes() {
+    for by_timers in [false, true] {
+        assert_eq!(is_sampled(by_timers), [true, false], "by timers: {by_timers}");
+    }
 }
 
 /// Capabilities that the attacher thread keeps, and its result for a deleted and a private library.

@@ -5,7 +5,7 @@
 
 use gpucause_abi::state::State;
 
-use super::{Measured, Phases, own_waits, ratio};
+use super::{Measured, Phases, USUAL_LAUNCHES, own_waits, ratio};
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::history::History;
@@ -45,7 +45,7 @@ pub(super) fn measure(
         long: false,
         evidence: Evidence::default()
             .with("launches_per_second", rate)
-            .with("usual_launches_per_second", usual)
+            .with(USUAL_LAUNCHES, usual)
             .with("drop_share", drop),
     })
 }

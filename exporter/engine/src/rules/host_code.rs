@@ -11,7 +11,7 @@ use crate::chain::{Cause, Effect, Evidence, Severity};
 use crate::computing::{Computing, claim};
 use crate::context::{Context, Process};
 use crate::detection::{Detection, SelfInflicted};
-use crate::effect::{Phases, ratio};
+use crate::effect::{Measured, Phases, USUAL_LAUNCHES, ratio, total};
 
 /// Of the last five windows, those in which it must hold: a program that computes once, as for an evaluation, is healthy.
 const WINDOWS: u8 = 0b1_1111;
@@ -33,15 +33,28 @@ pub(super) const RULE: Rule = Rule {
     evaluate,
 };
 
-/// The highest severity: by the drop of launches where the process did better before, in all of the last windows.
+/// The share of its usual launches that is missing in all of the last windows, without what the thread was off the CPU for: 0 where it
+/// did no better before.
+fn missing(context: &Context<'_>, process: &Process<'_>) -> f64 {
+    let is_drop = |own: &&Measured| own.effect == Effect::LaunchRateDrop;
+    let Some(drop) = process.effects.iter().find(is_drop) else { return 0.0 };
+    let usual = drop.evidence.get(USUAL_LAUNCHES).unwrap_or_default();
+    let long = &process.long;
+    let launches = long.launches(&context.settings.launch_ops) as f64;
+    let of_late = 1.0 - launches / (usual * long.wall.as_secs_f64()).max(1e-9);
+    let unexplained = drop.excess.less(total(drop.offcpu.into_iter()));
+    ratio(unexplained, process.short.wall).min(of_late).max(0.0)
+}
+
+/// The highest severity. One that launched more before is graded by the launches that are missing.
 fn most(context: &Context<'_>, process: &Process<'_>, windows: u8, long_share: f64) -> Severity {
     let severities = &context.settings.severities;
     let by_pauses = if long_share >= severities.medium { Severity::Medium } else { Severity::Low };
-    let drop = process.effects.iter().find(|own| own.effect == Effect::LaunchRateDrop);
-    match drop.and_then(|drop| drop.evidence.get("drop_share")) {
-        Some(drop) if windows == WINDOWS => by_pauses.max(severities.of(drop).min(Severity::High)),
-        _ => by_pauses,
+    if windows < WINDOWS {
+        return by_pauses;
     }
+    let by_launches = severities.of(missing(context, process)).min(Severity::High);
+    by_pauses.max(by_launches)
 }
 
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Chain, CodeShare, Effect, Severity};
+use gpucause_engine::settings::Settings;
 
 use crate::host::{Host, WINDOW, takes};
 use crate::process::{KERNEL, MS, Process, Task, US};
@@ -59,6 +60,21 @@ fn computing_is_named_in_the_third_window_and_charged_with_all_three() {
     host.is_silent();
     host.run(1, slow_data_set);
     takes(host.only(Cause::HostCode), u64::from(UNTIL_NAMED) * host_time_of_slow_data_set());
+}
+
+#[test]
+fn a_thread_that_computes_is_known_from_the_first_window_unless_the_rule_is_disabled() {
+    let computing =
+        |host: &Host| host.engine.computing().iter().map(|own| own.1.0).collect::<Vec<_>>();
+    let mut host = trained();
+    assert_eq!(computing(&host), [0; 0], "it waits for the GPU");
+    host.run(1, slow_data_set);
+    assert_eq!(computing(&host), [100]);
+    let mut settings = Settings::default();
+    settings.rules.entry(Cause::HostCode).or_default().enabled = false;
+    host.engine.set_settings(settings);
+    host.run(1, slow_data_set);
+    assert_eq!(computing(&host), [0; 0]);
 }
 
 #[test]
@@ -176,7 +192,9 @@ fn launches_that_were_not_timed_are_not_computed() {
     host.run(20, |train| sampled(train, 8 * US, 10 * MS));
     let chain = host.only(Cause::HostCode);
     assert_eq!(chain.severity, Severity::Low);
-    takes(chain, 20 * (WINDOW - 10 * MS - 32_000 * 8 * US));
+    let own = (WINDOW - 10 * MS - 32_000 * 8 * US) as f64 / WINDOW as f64;
+    assert!((chain.evidence.get("computed_share").unwrap() - own).abs() < 0.01, "{own} {chain:?}");
+    assert!((chain.evidence.get("taken_share").unwrap() - own).abs() < 0.01, "{own} {chain:?}");
     let mut full = Host::training();
     full.run(20, |train| sampled(train, 25 * US, 0));
     full.is_silent();
@@ -207,9 +225,27 @@ fn a_process_that_launched_more_before_is_graded_by_what_it_lost() {
     host.processes[0].on(100).rests(Phase::Host, State::Running);
     host.run(UNTIL_NAMED, slow_data_set);
     assert_eq!(host.only(Cause::HostCode).severity, Severity::Medium);
-    host.run(5, slow_data_set);
+    host.run(8, slow_data_set);
     // 78 % of its launches are gone, and nobody else took the time.
     assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
+}
+
+#[test]
+fn launches_that_others_make_fewer_do_not_make_it_worse() {
+    let mut host = Host::training();
+    host.run(20, slow_data_set);
+    host.run(10, |train| {
+        train.on(100).launches(4_000, 5 * US).pauses(40, 20 * MS).pauses(3_960, 95 * US);
+        train.off(Phase::Host, Reason::Preempted, 760 * MS);
+    });
+    // A slow window, as by the hypervisor.
+    host.run(10, slow_data_set);
+    host.run(1, |train| {
+        train.on(100).launches(3_000, 5 * US).pauses(30, 40 * MS).pauses(2_970, 190 * US);
+    });
+    let chains = host.chains();
+    let own = chains.iter().find(|chain| chain.cause == Cause::HostCode).unwrap();
+    assert_eq!(own.severity, Severity::Medium, "{}", own.sentence);
 }
 
 #[test]
