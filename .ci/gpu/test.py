@@ -2,158 +2,124 @@
 """What the exporter says of real programs on a real GPU: test.py GPUCAUSE
 
 Their launches are counted exactly, by CUPTI's count of a PyTorch training and by what Triton, CuPy and JAX programs did. Each fault of a
-program is named, and a healthy training has no chain. What the probes cost a training is printed.
-Needs root, a GPU, and a `python3` with PyTorch, Triton, CuPy and JAX; takes four minutes.
+program is named, and healthy ones have no chain. What the probes cost a training is printed.
+Needs root, a GPU, and a `python3` with PyTorch, Triton, CuPy and JAX; takes five minutes.
 """
 
-import json
 import os
 import pathlib
-import re
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-import urllib.request
 
-PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
-ADDRESS = "127.0.0.1:9439"
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pytorch"))
+from expected import MOST_LOST
+from exporter import Exporter, within
+from healthy import PROGRAMS
+from observed import LostTime
+from started import Started, check, failed
+
 STEPS = 1000
+# Healthy programs run for so long, and are observed for so long after that.
+HEALTHY_SECONDS, AFTER = 60, 10
+# Those that a GPU of one process runs, without the stand-in NCCL and the one that nothing but itself limits.
+HEALTHY = [program.__name__ for program in PROGRAMS if program.__name__ not in ("two_ranks", "two_devices", "launch_bound")]
 # A cause is found after three evaluations of 1.5 s in which a program loads nothing more, and launches of the fastest are sampled by then.
 FAULT_SECONDS = 16
 # In turns with and without probes.
 COST_ROUNDS, COST_SECONDS = 3, 10
-# What is wrong with each program; `preempted` is a training that shares its CPU.
+# What is wrong with each program.
 FAULTS = {
     "preempted": "cpu_preemption",
     "large_copies": "large_copy",
     "emptied_cache": "allocator_churn",
-    "slow_loader": "dataloader_starvation",
+    "slow_workers": "dataloader_starvation",
     "reads": "block_io",
+    "slow_dataset": "host_code",
+    "python_loop": "lock_wait",
+    "held_by_c": "lock_wait",
 }
-SEVERITIES = ("low", "medium", "high", "critical")
-failed = []
 
 
-class Program:
-    def __init__(self, name, amount, cpus=None):
-        prefix = ["taskset", "-c", cpus] if cpus else []
-        command = [*prefix, "python3", "-B", PROGRAMS, "training" if name == "preempted" else name, str(amount)]
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.name, self.pid = name, self.child.pid
-
-    def warm(self):
-        """Whether it is; not where it lacks a library."""
-        return self.child.stdout.readline().strip() == "ready"
-
-    def go(self):
-        self.child.stdin.write("go\n")
-        self.child.stdin.flush()
-
-    def result(self):
-        return json.loads(self.child.stdout.readline())
-
-    def end(self):
-        self.child.kill()
-        self.child.wait()
-
-
-def page():
-    with urllib.request.urlopen(f"http://{ADDRESS}/metrics", timeout=5) as answer:
-        return answer.read().decode()
-
-
-def samples(name, pid):
-    """The labels and value of each series of a process."""
-    for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", page(), re.M):
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        if labels.get("pid") == str(pid):
-            yield labels, float(value)
-
-
-def launches(pid):
-    return sum(value for _, value in samples("gpucause_launches_total", pid))
-
-
-def within(seconds, condition):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if condition():
-                return True
-        except OSError:
-            pass
-        time.sleep(0.2)
-    return False
-
-
-def check(holds, text):
-    print(f"{'ok' if holds else 'FAILED':8}{text}", flush=True)
-    if not holds:
-        failed.append(text)
-    return holds
-
-
-def counts(name, amount):
-    program = Program(name, amount)
+def counts(exporter, name, amount):
+    program = Started(name, amount)
     if not check(program.warm(), f"{name} starts"):
         program.end()
         return
-    within(10, lambda: launches(program.pid) > 0)
+    within(10, lambda: exporter.launches(program.pid) > 0)
     # Until what warmed it up is counted.
     time.sleep(1)
-    before = launches(program.pid)
+    before = exporter.launches(program.pid)
     program.go()
     truth = program.result()["launches"]
-    counted = lambda: launches(program.pid) - before
+    counted = lambda: exporter.launches(program.pid) - before
     within(5, lambda: counted() >= truth)
     check(counted() == truth, f"{name}: {counted():.0f} launches counted, {truth} made")
     program.end()
 
 
-def chains(pid):
-    """The highest severity of each cause."""
-    found = [labels for labels, value in samples("gpucause_causal_chains_total", pid) if value > 0]
-    found.sort(key=lambda labels: SEVERITIES.index(labels["severity"]))
-    return {labels["cause"]: labels["severity"] for labels in found}
-
-
-def healthy():
-    program = Program("training", FAULT_SECONDS)
-    if not check(program.warm(), "a training starts"):
+def start_all(names, seconds):
+    """Each on CPUs of its own; None where they are too few or one does not start. `preempted` has one."""
+    share = os.cpu_count() // len(names)
+    if not check(share >= 2, f"{os.cpu_count()} CPUs are enough for {len(names)} programs"):
+        return None
+    cpus = {name: f"{share * at}-{share * at + share - 1}" for at, name in enumerate(names)}
+    if "preempted" in cpus:
+        cpus["preempted"] = cpus["preempted"].split("-")[0]
+    programs = [Started(name, seconds, ["taskset", "-c", cpus[name]]) for name in names]
+    if all([check(program.warm(), f"{program.name} starts") for program in programs]):
+        return programs, cpus
+    for program in programs:
         program.end()
-        return
-    program.go()
-    step = program.result()["step_us"]
-    check(launches(program.pid) > 0, "its launches are observed")
-    program.end()
-    # Its end is evaluated, too.
-    time.sleep(4)
-    found = chains(program.pid)
-    check(not found, f"nothing is wrong with a training of {step:.0f} us a step: {found or 'no chain'}")
+    return None
 
 
-def faults():
-    share = os.cpu_count() // len(FAULTS)
-    if not check(share >= 2, f"{os.cpu_count()} CPUs are enough for {len(FAULTS)} programs"):
+def observe(program, lost):
+    for line in program.lines():
+        lost.mark(line.get("phase", "after its end"))
+    time.sleep(AFTER)
+    lost.mark(None)
+
+
+def healthy(exporter):
+    started = start_all(HEALTHY, HEALTHY_SECONDS)
+    if not started:
         return
-    cpus = {name: f"{share * at}-{share * at + share - 1}" for at, name in enumerate(FAULTS)}
-    cpus["preempted"] = "0"
-    programs = [Program(name, FAULT_SECONDS, cpus[name]) for name in FAULTS]
-    hogs = []
+    lost = {program: LostTime(exporter, [program.pid]) for program in started[0]}
+    observers = [threading.Thread(target=observe, args=each) for each in lost.items()]
+    for program, observer in zip(lost, observers):
+        program.go()
+        observer.start()
+    for observer in observers:
+        observer.join()
+    for program, own in lost.items():
+        shares, found = list(own.end()), exporter.severities(program.pid)
+        text = ", ".join(f"{phase} {share:.1%}" for phase, share in shares)
+        check(exporter.launches(program.pid) > 0, f"{program.name}: its launches are observed")
+        check(max(share for _, share in shares) < MOST_LOST, f"{program.name}: less than {MOST_LOST:.0%} is lost: {text}")
+        check(not found, f"{program.name}: nothing is wrong with it: {found or 'no chain'}")
+        program.end()
+
+
+def faults(exporter):
+    started = start_all(FAULTS, FAULT_SECONDS)
+    if not started:
+        return
+    programs, cpus = started
+    hogs = [subprocess.Popen(["taskset", "-c", cpus["preempted"], "sh", "-c", "while :; do :; done"]) for _ in range(2)]
     try:
-        if not all([check(program.warm(), f"{program.name} starts") for program in programs]):
-            return
-        hogs += [subprocess.Popen(["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]) for _ in range(2)]
         for program in programs:
             program.go()
         for program in programs:
             program.result()
         for program in programs:
-            found, wanted = chains(program.pid), FAULTS[program.name]
+            found, wanted = exporter.severities(program.pid), FAULTS[program.name]
             check(found.get(wanted, "low") != "low", f"{program.name}: {wanted} is found: {found}")
-            check("lock_wait" not in found, f"{program.name}: threads that wait for each other hold no lock")
+            is_right = wanted == "lock_wait" or "lock_wait" not in found
+            check(is_right, f"{program.name}: threads that wait for each other hold no lock")
     finally:
         for hog in hogs:
             hog.kill()
@@ -165,31 +131,30 @@ def cost(exporter):
     """The training's step with probes, once they keep to the budget, and without, in turns."""
     steps = {True: [], False: []}
     for attached in [True, False] * COST_ROUNDS:
-        training = Program("training", COST_SECONDS, "0-1")
+        training = Started("launch_bound", COST_SECONDS, ["taskset", "-c", "0-1"])
         training.warm()
         training.go()
         steps[attached].append(round(training.result()["step_us"]))
         training.end()
         # All probes go, and come back.
-        exporter.send_signal(signal.SIGUSR1)
+        exporter.child.send_signal(signal.SIGUSR1)
         time.sleep(1)
     on, off = (statistics.median(steps[attached]) for attached in (True, False))
     print(f"{'':8}a step takes {on:.0f} us with probes {steps[True]} and {off:.0f} us without {steps[False]}: {on / off - 1:+.1%}")
 
 
 def main():
-    exporter = subprocess.Popen([sys.argv[1], "exporter", "--web.listen-address", ADDRESS], stderr=subprocess.DEVNULL)
+    exporter = Exporter(sys.argv[1], "127.0.0.1:9439")
     try:
-        check(within(20, page), "the exporter starts")
-        counts("profiled", 20)
+        check(exporter.starts(), "the exporter starts")
+        counts(exporter, "profiled", 20)
         for name in ("triton", "cupy", "jax"):
-            counts(name, STEPS)
-        healthy()
-        faults()
+            counts(exporter, name, STEPS)
+        healthy(exporter)
+        faults(exporter)
         cost(exporter)
     finally:
-        exporter.terminate()
-        exporter.wait()
+        exporter.end()
     print(f"{len(failed)} failed")
     return 1 if failed else 0
 

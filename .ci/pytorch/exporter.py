@@ -54,7 +54,7 @@ class Exporter:
         return {labels["cause"]: labels["severity"] for labels in found}
 
     def chains(self, pid):
-        """Those of which the process is the victim."""
+        """Those whose victim it is."""
         answer = json.loads(self.get("/api/v1/chains"))
         return [chain for chain in answer["data"]["chains"] if chain["victim"]["pid"] == pid]
 

@@ -21,7 +21,7 @@ PROGRAMS = {program.__name__: program for group in (healthy, faults, counted) fo
 
 class Run:
     def __init__(self, seconds):
-        self.seconds, self.steps = seconds, 0
+        self.seconds, self.steps, self.step_us = seconds, 0, None
         self.rank = None
         self.before = None
         self.culprit_tid = None
@@ -48,10 +48,15 @@ class Run:
         print(json.dumps({"phase": name, "at": time.monotonic()}), flush=True)
 
     def repeat(self, step, seconds):
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        begin, half = time.perf_counter(), None
+        while time.perf_counter() < begin + seconds:
             step()
             self.steps += 1
+            if half is None and time.perf_counter() > begin + seconds / 2:
+                half = time.perf_counter(), self.steps
+        # Over the first half probes come to keep to the budget.
+        if half and self.steps > half[1]:
+            self.step_us = (time.perf_counter() - half[0]) / (self.steps - half[1]) * 1e6
 
     def lose(self, seconds):
         self.lost += seconds
@@ -63,6 +68,7 @@ class Run:
             "at": time.monotonic(),
             "pid": os.getpid(),
             "steps": self.steps,
+            "step_us": self.step_us,
             "launches": launches - self.before if launches is not None else None,
             "lost": self.lost,
             "curve": self.curve,

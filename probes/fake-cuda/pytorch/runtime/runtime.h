@@ -17,5 +17,5 @@ struct kernel {
 };
 struct kernel *kernel_of(const void *host);
 
-// A function that does with the driver what its expressions do, the last of which is its result.
+// A function that does with the driver what its expressions do; the last one is its result.
 #define RUNTIME(name, parameters, ...) CALL(name, parameters, begin(), end((__VA_ARGS__)))
