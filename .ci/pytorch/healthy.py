@@ -85,7 +85,7 @@ def two_ranks(run):
     training = Training()
     # Its check of shapes would read what a kernel wrote.
     training.model = torch.nn.parallel.DistributedDataParallel(training.model, init_sync=False)
-    gpu.limit(training.step, factor=4)
+    gpu.limit(training.step, factor=8)
     run.ready()
     run.phase("train")
     run.repeat(training.waiting_step, run.seconds)
@@ -188,7 +188,7 @@ def two_devices(run):
     from training import Training
 
     training = Training(layers=4, devices=2)
-    gpu.limit(training.step, training.grow, factor=4)
+    gpu.limit(training.step, training.grow, factor=8)
     run.ready()
     run.phase("train")
     run.repeat(training.waiting_step, run.seconds)
