@@ -8,6 +8,7 @@ the kernel's. Needs root and a quiet host: what fails while others use its CPUs 
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -191,6 +192,8 @@ def arguments():
 
 def main():
     given, begin = arguments(), time.monotonic()
+    # So that it ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = given.programs or (expected.QUICK if given.quick else [*HEALTHY, *FAULTS])
     counted = expected.QUICK_COUNTED if given.quick else expected.COUNTED
     bed = Bed(given.gpucause, given.folder, "--probe.budget", "off")
