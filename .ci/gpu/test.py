@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pytorch"))
 from expected import MOST_LOST
 from exporter import Exporter, within
 from healthy import PROGRAMS
-from observed import LostTime
+from observed import LostTime, shown
 from started import Started, check, failed
 
 STEPS = 1000
@@ -97,9 +97,9 @@ def healthy(exporter):
         observer.join()
     for program, own in lost.items():
         shares, found = list(own.end()), exporter.severities(program.pid)
-        text = ", ".join(f"{phase} {share:.1%}" for phase, share in shares)
         check(exporter.launches(program.pid) > 0, f"{program.name}: its launches are observed")
-        check(max(share for _, share in shares) < MOST_LOST, f"{program.name}: less than {MOST_LOST:.0%} is lost: {text}")
+        most = max(share for _, share, _ in shares)
+        check(most < MOST_LOST, f"{program.name}: less than {MOST_LOST:.0%} is lost in each phase: {shown(shares)}")
         check(not found, f"{program.name}: nothing is wrong with it: {found or 'no chain'}")
         program.end()
 

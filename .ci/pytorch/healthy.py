@@ -12,16 +12,25 @@ import gpu
 
 
 def eager(run):
-    """First with a wait for the GPU each step, then as far ahead of it as its queue allows."""
+    """A wait for the GPU each step."""
     from training import Training
 
     training = Training()
     gpu.limit(training.step, training.grow)
     run.ready()
-    run.phase("a wait each step")
-    run.repeat(training.waiting_step, run.seconds / 2)
-    run.phase("a full queue")
-    run.repeat(training.step, run.seconds / 2)
+    run.phase("train")
+    run.repeat(training.waiting_step, run.seconds)
+
+
+def full_queue(run):
+    """As far ahead of the GPU as its queue allows: launches wait for that, and nothing else does."""
+    from training import Training
+
+    training = Training()
+    gpu.limit(training.step, training.grow)
+    run.ready()
+    run.phase("train")
+    run.repeat(training.step, run.seconds)
 
 
 def compiled(run):
@@ -85,7 +94,7 @@ def two_ranks(run):
     training = Training()
     # Its check of shapes would read what a kernel wrote.
     training.model = torch.nn.parallel.DistributedDataParallel(training.model, init_sync=False)
-    gpu.limit(training.step, factor=4)
+    gpu.limit(training.step, factor=8)
     run.ready()
     run.phase("train")
     run.repeat(training.waiting_step, run.seconds)
@@ -188,7 +197,7 @@ def two_devices(run):
     from training import Training
 
     training = Training(layers=4, devices=2)
-    gpu.limit(training.step, training.grow, factor=4)
+    gpu.limit(training.step, training.grow, factor=8)
     run.ready()
     run.phase("train")
     run.repeat(training.waiting_step, run.seconds)
@@ -207,4 +216,4 @@ def launch_bound(run):
     run.repeat(training.step, run.seconds)
 
 
-PROGRAMS = (eager, compiled, graphs, two_ranks, prefetching, mixed, requests, checkpointing, two_devices, launch_bound)
+PROGRAMS = (eager, full_queue, compiled, graphs, two_ranks, prefetching, mixed, requests, checkpointing, two_devices, launch_bound)

@@ -6,6 +6,19 @@ import re
 import threading
 
 
+def waited(pid):
+    """Seconds that the threads which launch waited for a CPU, by the kernel's account."""
+    total = 0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if task.name == str(pid) or (task / "comm").read_text().startswith("pt_autograd"):
+                total += int((task / "schedstat").read_text().split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended.
+            pass
+    return total / 1e9
+
+
 class LostTime:
     """Of processes: by the counters between marks, and as `top` shows it."""
 
@@ -18,7 +31,7 @@ class LostTime:
     def mark(self, name):
         page = self.exporter.page()
         total = lambda metric, pid: self.exporter.total(f"gpucause_dispatcher_{metric}_total", pid, page)
-        self.marks.append((name, [(total("lost_seconds", pid), total("seconds", pid)) for pid in self.pids]))
+        self.marks.append((name, [(total("lost_seconds", pid), total("seconds", pid), waited(pid)) for pid in self.pids]))
 
     def watch(self):
         # Until what `top` shows has nothing of the start.
@@ -28,12 +41,16 @@ class LostTime:
                 self.shown = max(self.shown, process["lost_share"] or 0.0)
 
     def end(self):
-        """The largest share of each phase."""
+        """Of each phase the share that is lost, and the share in waits for a CPU by the kernel's account: of all processes."""
         self.ended.set()
         self.watcher.join()
         for (name, before), (_, after) in zip(self.marks, self.marks[1:]):
-            shares = [(b[0] - a[0]) / max(b[1] - a[1], 1e-9) for a, b in zip(before, after)]
-            yield name, max(shares)
+            lost, seconds, waits = (sum(b[at] - a[at] for a, b in zip(before, after)) for at in range(3))
+            yield name, lost / max(seconds, 1e-9), waits / max(seconds, 1e-9)
+
+
+def shown(shares):
+    return ", ".join(f"{phase} {lost:.1%} (waits for a CPU {waits:.1%})" for phase, lost, waits in shares)
 
 
 def until(points, at):

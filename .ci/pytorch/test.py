@@ -8,6 +8,7 @@ the kernel's. Needs root and a quiet host: what fails while others use its CPUs 
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,8 @@ import time
 import expected
 from expected import FAULT_SECONDS, FAULTS, HEALTHY, MOST_LOST
 from exporter import SEVERITIES, Exporter, within
-from host import Host
-from observed import LostTime, names_line, taken, until
+from host import Host, cpu_seconds
+from observed import LostTime, names_line, shown, taken, until
 from started import Started, check, failed
 
 ADDRESS = "127.0.0.1:9437"
@@ -41,9 +42,16 @@ class Bed:
         environment = HEALTHY[name].environment if name in HEALTHY else {}
         program = Started(name, seconds, prefix, {**self.environment, **environment})
         if check(program.warm(), f"{name} starts"):
+            within(10, self.is_calm)
             return program
         program.end()
         return None
+
+    def is_calm(self):
+        """Whether the exporter is done with what it reads of a new process: PyTorch's libraries have a gigabyte."""
+        before = cpu_seconds(self.exporter.child.pid)
+        time.sleep(0.4)
+        return cpu_seconds(self.exporter.child.pid) - before < 0.1
 
     def host(self, program, *others):
         return Host([self.exporter.child.pid, program.pid, *program.children(), *others])
@@ -72,8 +80,8 @@ def healthy(bed, name):
         lost.mark(None)
         shares = list(lost.end())
         program.end()
-        text = ", ".join(f"{phase} {share:.1%}" for phase, share in shares)
-        check(max(share for _, share in shares) < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase: {text}")
+        most = max(share for _, share, _ in shares)
+        check(most < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase: {shown(shares)}")
         check(lost.shown < MOST_LOST, f"{name}: top shows less than {MOST_LOST:.0%} as lost: at most {lost.shown:.1%}")
         found = {cause: severity for pid in pids for cause, severity in bed.exporter.severities(pid).items()}
         wanted = HEALTHY[name].allowed
@@ -115,7 +123,8 @@ def fault(bed, name):
 def evaluate(bed, name, begin, chains, result):
     wanted, found = FAULTS[name], bed.exporter.severities(result["pid"])
     own = [chain for chain in chains if chain["cause"] == wanted.cause]
-    others = {cause: severity for cause, severity in found.items() if cause != wanted.cause and severity != "low"}
+    expected_ones = {wanted.cause, *wanted.allowed}
+    others = {cause: severity for cause, severity in found.items() if cause not in expected_ones and severity != "low"}
     check(SEVERITIES.index(found.get(wanted.cause, "low")) > 0, f"{name}: {wanted.cause} is found: {found or 'no chain'}")
     check(not others, f"{name}: nothing else is above low: {others or 'no chain'}")
     if wanted.culprit:
@@ -190,6 +199,8 @@ def arguments():
 
 def main():
     given, begin = arguments(), time.monotonic()
+    # So that it ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = given.programs or (expected.QUICK if given.quick else [*HEALTHY, *FAULTS])
     counted = expected.QUICK_COUNTED if given.quick else expected.COUNTED
     bed = Bed(given.gpucause, given.folder, "--probe.budget", "off")

@@ -155,6 +155,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
             "make scenarios",
             "make test-fleet",
             "make test-kernels",
+            "make test-pytorch",
             "make test-quick",
             "make test-unit",
         ],
