@@ -14,7 +14,7 @@ FOUND_AFTER = 11
 # Of the seconds by a program's own clock.
 TOLERANCE = 0.1
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
-CULPRITS_SHARE = 0.9
+CULPRITS_SHARE = 0.85
 
 # `allowed`: chains that may be found.
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])

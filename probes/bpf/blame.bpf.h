@@ -232,23 +232,53 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 
 /* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. */
 #define BETWEEN_NS 10000000ULL
-#define RUNS_BETWEEN_NS 200000ULL
+#define RUNS_BETWEEN_NS 20000ULL
 
-/* Charges the timer with the waits that nobody ended. The waker's name is not needed any more. */
-static __always_inline void charge_retries(struct thread *thread, __u32 tid)
+/* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
+static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u32 by, struct other_task *name, __u64 ns)
 {
-	__u64 ns = thread->retried_ns;
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase) | (__u64)by << 32, name, ns,
+		  by ? ns : 0);
+}
+
+/* Charges nobody with the earlier waits that timed out. The waker's name is not needed any more. */
+static __always_inline void charge_older(struct thread *thread, __u32 tid)
+{
+	__u64 ns = thread->older_ns;
 
 	if (!ns)
 		return;
-	thread->retried_ns = 0;
+	thread->older_ns = 0;
 	set_nobody(&thread->waker, NAME_KERNEL);
-	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase), &thread->waker, ns, 0);
+	charge_polled(thread, tid, 0, &thread->waker, ns);
 }
 
-/* The running thread gives away a lock that it had polled before, to a thread that polls it. If that took the lock before the waits
- * began that timed out, and did not wait for it meanwhile, it had the lock, and released it just when the last timed out, so that nobody
- * was woken. */
+/* The same with all of them. */
+static __always_inline void charge_retries(struct thread *thread, __u32 tid)
+{
+	thread->older_ns += thread->retried_ns;
+	thread->retried_ns = 0;
+	charge_older(thread, tid);
+}
+
+/* Takes the waits that timed out while a thread had the lock that took it then and did not wait for it since. It released the lock just
+ * when the last timed out, so that nobody was woken. */
+static __always_inline __u64 take_retries(struct thread *thread, __u64 took)
+{
+	__u64 ns = 0;
+
+	if (thread->retried_ns && took <= thread->retried_since_ns) {
+		ns = thread->retried_ns;
+		thread->retried_ns = 0;
+	}
+	if (thread->older_ns && took <= thread->older_since_ns) {
+		ns += thread->older_ns;
+		thread->older_ns = 0;
+	}
+	return ns;
+}
+
+/* The running thread gives away a lock that it had polled before, to a thread that polls it. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -258,34 +288,39 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	if (!thread || !thread->retried_ns || holder->polled != thread->polled_lock)
+	if (!thread || !(thread->retried_ns | thread->older_ns) || holder->polled != thread->polled_lock)
 		return 0;
 	off = *(volatile __u64 *)&holder->off_since_ns;
-	if (holder->took_ns > thread->retried_since_ns || (off && off < thread->retried_until_ns))
+	if (off && off < thread->retried_until_ns)
 		return 0;
-	ns = thread->retried_ns;
-	thread->retried_ns = 0;
+	ns = take_retries(thread, holder->took_ns);
+	if (!ns)
+		return 0;
 	/* The record's culprit is unused while the thread runs. */
 	name_task(&thread->culprit, task, thread->tgid, thread->proc_id);
-	blame_add(VICTIM(thread->proc_id, current->pid),
-		  WAIT(REASON_LOCK, thread->retried_phase) | (__u64)task->pid << 32, &thread->culprit, ns, ns);
+	charge_polled(thread, current->pid, task->pid, &thread->culprit, ns);
 	return 0;
 }
 
 /* Whether a wait from `since` for the polled lock goes on after those that timed out. */
 static __always_inline bool goes_on(const struct thread *thread, __u64 since)
 {
-	return thread->retried_ns && thread->phase == thread->retried_phase &&
-	       since - thread->retried_until_ns <= BETWEEN_NS && since - thread->on_since_ns <= RUNS_BETWEEN_NS;
+	return thread->retried_ns && since - thread->retried_until_ns <= BETWEEN_NS &&
+	       since - thread->on_since_ns <= RUNS_BETWEEN_NS;
 }
 
 /* Keeps a wait for the polled lock that timed out, until it is known who has it. */
 static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 since, __u64 woken)
 {
-	if (!goes_on(thread, since)) {
+	if (thread->phase != thread->retried_phase)
 		charge_retries(thread, tid);
+	thread->retried_phase = thread->phase;
+	if (!goes_on(thread, since)) {
+		charge_older(thread, tid);
+		thread->older_ns = thread->retried_ns;
+		thread->older_since_ns = thread->retried_since_ns;
+		thread->retried_ns = 0;
 		thread->retried_since_ns = since;
-		thread->retried_phase = thread->phase;
 	}
 	thread->retried_until_ns = woken;
 	thread->retried_ns += woken - since;
@@ -319,7 +354,7 @@ static __always_inline void prove_lock(struct thread *thread)
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 total = woken - since, held;
+	__u64 total = woken - since, held, kept;
 	bool polls;
 
 	if (!thread)
@@ -341,14 +376,13 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		prove_lock(thread);
 	if (thread->waker.relation == RELATION_WORKER)
 		credit_worker(thread->waker_proc_id, total);
-	if (polls && reason == REASON_LOCK && goes_on(thread, since)) {
-		since = thread->retried_since_ns;
-		total += thread->retried_ns;
-		thread->retried_ns = 0;
-	}
+	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
+			       thread->phase == thread->retried_phase
+		       ? take_retries(thread, thread->waker_took_ns)
+		       : 0;
 	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;
 	blame_add(VICTIM(thread->proc_id, tid),
 		  WAIT(reason, thread->phase) | (reason == REASON_LOCK ? (__u64)thread->waker_tid << 32 : 0),
-		  &thread->waker, total, held < total ? held : total);
+		  &thread->waker, total + kept, held + kept);
 	return 0;
 }

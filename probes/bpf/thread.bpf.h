@@ -182,6 +182,7 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->polled_lock = 0;
 	thread->took_ns = 0;
 	thread->retried_ns = 0;
+	thread->older_ns = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	if (role == ROLE_WORKER && is_main)
 		open_account(thread);

@@ -387,10 +387,12 @@ impl Entry {
         }
         let chain = &mut self.chain;
         (self.last_tick, self.last_seen) = (tick, now);
-        losses::add(&mut chain.losses, &cost.losses);
         let (window, measured) = (detection.evidence.get(Chain::WINDOW), chain.last_seen);
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += cost.lost.as_secs_f64();
+        let mut taken = cost.losses.clone();
+        losses::fit(&mut taken, chain.lost_seconds - losses::total(&chain.losses));
+        losses::add(&mut chain.losses, &taken);
         let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
         let worse = severity.filter(|severity| *severity > chain.severity);
         let mut other = worse.is_some();
@@ -490,6 +492,7 @@ fn chain_of(
         code: Vec::new(),
         course: Course::default(),
     };
+    losses::fit(&mut chain.losses, chain.lost_seconds);
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());
     let window = chain.evidence.get(Chain::WINDOW);
     chain.record_window(Some(severity), window, unix);

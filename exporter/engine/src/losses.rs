@@ -10,7 +10,7 @@ use crate::detection::Detection;
 /// Cardinality limit of culprits per chain.
 const MAX_CULPRITS: usize = 32;
 
-/// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time.
+/// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time, but of a lock.
 pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<Loss> {
     let reasons: &[Reason] = match detection.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
@@ -30,11 +30,19 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
             add(&mut losses, &[Loss { pid, comm: wait.on.to_text(), seconds: time.as_secs_f64() }]);
         }
     }
-    let (all, lost) = (total(&losses), lost.as_secs_f64());
-    if all > lost {
-        losses.iter_mut().for_each(|loss| loss.seconds *= lost / all);
+    // Who holds a polled lock is known when the wait for it ends, which may have begun in an earlier window.
+    if detection.cause != Cause::LockWait {
+        fit(&mut losses, lost.as_secs_f64());
     }
     losses
+}
+
+/// Scales losses so that they are at most so many seconds in all.
+pub(crate) fn fit(losses: &mut [Loss], most: f64) {
+    let all = total(losses);
+    if all > most {
+        losses.iter_mut().for_each(|loss| loss.seconds *= most.max(0.0) / all);
+    }
 }
 
 /// Sums losses by name, most time first. There is a PID where one process alone has that name.
@@ -52,6 +60,6 @@ pub(crate) fn add(losses: &mut Vec<Loss>, added: &[Loss]) {
     losses.truncate(MAX_CULPRITS);
 }
 
-fn total(losses: &[Loss]) -> f64 {
+pub(crate) fn total(losses: &[Loss]) -> f64 {
     losses.iter().map(|loss| loss.seconds).sum()
 }

@@ -536,6 +536,9 @@ records! {
         retried_ns: u64,
         retried_since_ns: u64,
         retried_until_ns: u64,
+        /// The last such waits before, after which the thread took the lock: their sum, and the begin of the first.
+        older_ns: u64,
+        older_since_ns: u64,
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
