@@ -80,9 +80,10 @@ def healthy(bed, name):
         lost.mark(None)
         shares = list(lost.end())
         program.end()
-        most = max(share for _, share, _ in shares)
-        check(most < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase: {shown(shares)}")
-        check(lost.shown < MOST_LOST, f"{name}: top shows less than {MOST_LOST:.0%} as lost: at most {lost.shown:.1%}")
+        # Threads that hand work over wait for CPUs by the kernel's own account.
+        waits = max(waits for _, _, waits in shares)
+        check(max(lost - waits for _, lost, waits in shares) < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase, without waits for a CPU: {shown(shares)}")
+        check(lost.shown - waits < MOST_LOST, f"{name}: top shows less than {MOST_LOST:.0%} as lost: at most {lost.shown:.1%}")
         found = {cause: severity for pid in pids for cause, severity in bed.exporter.severities(pid).items()}
         wanted = HEALTHY[name].allowed
         check(found == wanted, f"{name}: {wanted or 'no chain'}: found {found or 'no chain'}")
@@ -143,7 +144,7 @@ def evaluate(bed, name, begin, chains, result):
     between = lambda curve: until(curve, last) - until(curve, first)
     truth, measured = between([tuple(point) for point in result["curve"]]), sum(between(taken(chain)) for chain in own)
     check(
-        abs(measured - truth) <= expected.TOLERANCE * truth and first <= begin + expected.FOUND_AFTER,
+        abs(measured - truth) <= expected.TOLERANCES.get(name, expected.TOLERANCE) * truth and first <= begin + expected.FOUND_AFTER,
         f"{name}: {measured:.2f} s of {wanted.cause} between {first - begin:.1f} and {last - begin:.1f} s; {truth:.2f} s by its own clock",
     )
 

@@ -27,10 +27,28 @@ pub(super) const RULE: Rule = Rule {
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let share = without_cpu(context, process, Cause::CpuPreemption)?;
+    if is_little(context, process, &share) {
+        return None;
+    }
     if let Some(own) = own_threads::share_of(context, process, &share) {
         return Some(own_threads::detection(context, index, &share, own));
     }
     (!was_queued(process, &share)).then(|| detection(Cause::CpuPreemption, context, index, &share))
+}
+
+/// Least share of the window in which a thread waits for CPUs that nobody outside of the program has: threads that hand their work over
+/// wait for the CPU of the other, and idle CPUs wake up late.
+const MIN_WITHOUT_CULPRIT: f64 = 0.05;
+
+/// Whether a wait for a CPU is that short, and nobody outside of the program is its culprit.
+pub(super) fn is_little(context: &Context<'_>, process: &Process<'_>, share: &Share<'_>) -> bool {
+    let waits = process.waits_of(share.tid, share.effect, &NO_CPU);
+    let all = total(waits.iter().map(|wait| wait.total));
+    let is_culprit = |wait: &Wait| {
+        let is_other = wait.tgid.is_some() && !own_threads::is_own(context, process, wait);
+        is_other && ratio(wait.total, all) >= 0.5
+    };
+    share.taken_share < MIN_WITHOUT_CULPRIT && !waits.iter().any(is_culprit)
 }
 
 /// Whether the thread waited in the run queue for longer than it was preempted. Decided over the long window: in a single one a time

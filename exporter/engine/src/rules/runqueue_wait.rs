@@ -1,6 +1,6 @@
 //! The victim was runnable after a wake-up and waited for a CPU.
 
-use super::cpu_preemption::{detection, was_queued, without_cpu};
+use super::cpu_preemption::{detection, is_little, was_queued, without_cpu};
 use super::{Rule, own_threads};
 use crate::chain::Cause;
 use crate::context::Context;
@@ -22,6 +22,6 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let share = without_cpu(context, process, Cause::RunqueueWait)?;
     let is_own = || own_threads::share_of(context, process, &share).is_some();
-    (was_queued(process, &share) && !is_own())
+    (was_queued(process, &share) && !is_little(context, process, &share) && !is_own())
         .then(|| detection(Cause::RunqueueWait, context, index, &share))
 }

@@ -247,10 +247,23 @@ fn a_tail_that_costs_next_to_nothing_is_not_severe_however_long_it_is() {
     host.run(FAULT_WINDOWS, |train| {
         few(train);
         train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 20 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 60 * MS, 0);
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Low));
     assert!(chain.evidence.get("spread") > Some(1_000.0));
+}
+
+#[test]
+fn a_short_wait_for_cpus_that_nobody_else_has_is_no_cause() {
+    let mut host = trained();
+    for own in [Task("pt_autograd_0", 100, Relation::Thread), Task("idle", 0, Relation::None)] {
+        host.run(FAULT_WINDOWS, |train| {
+            steady(train);
+            train.waits(Reason::Runqueue, own, 80 * MS, 0);
+        });
+    }
+    host.is_silent();
 }
 
 #[test]
