@@ -311,7 +311,7 @@ def _culprits():
             "The same over the selected time range, in seconds.",
             [
                 query(
-                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="lock"}}[$__range]))'
+                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="lock", waker!~"kernel|other|idle"}}[$__range]))'
                     " > 0)",
                     "{{waker}}",
                     instant=True,

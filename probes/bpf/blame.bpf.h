@@ -126,9 +126,9 @@ static __always_inline bool is_idle(__u32 reason, __u64 ns)
 }
 
 /* Since when the thread is busy, and has the lock that it polled for, after a blocked wait. */
-static __always_inline void end_wait(struct thread *thread, __u64 since, __u64 woken)
+static __always_inline void end_wait(struct thread *thread, __u32 reason, __u64 since, __u64 woken)
 {
-	if (is_idle(thread->off_reason, woken - since))
+	if (is_idle(reason, woken - since))
 		thread->busy_since_ns = woken;
 	if (woken < thread->polls_until_ns)
 		thread->took_ns = woken;
@@ -179,6 +179,7 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 		return 0;
 	if (!may_add_name(proc, key->tid)) {
 		key->tid = 0;
+		key->by_tid = 0;
 		blamed = bpf_map_lookup_elem(&blame, key);
 		if (blamed)
 			return blamed;
@@ -282,6 +283,7 @@ static __always_inline __u64 take_retries(struct thread *thread, __u64 took)
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
+	struct other_task name = {};
 	struct thread *thread;
 	__u64 ns, off;
 
@@ -296,9 +298,8 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	ns = take_retries(thread, holder->took_ns);
 	if (!ns)
 		return 0;
-	/* The record's culprit is unused while the thread runs. */
-	name_task(&thread->culprit, task, thread->tgid, thread->proc_id);
-	charge_polled(thread, current->pid, task->pid, &thread->culprit, ns);
+	name_task(&name, task, thread->tgid, thread->proc_id);
+	charge_polled(thread, current->pid, task->pid, &name, ns);
 	return 0;
 }
 
@@ -343,19 +344,25 @@ static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, 
 	return from < woken ? woken - from : 0;
 }
 
+/* So many waits in a row that threads ended which have not polled the futex prove that it is another one by now. */
+#define MAX_DOUBTS 8
+
 /* The futex is a lock if the thread that ends the wait polls it, too: work is waited for by those alone who do it. */
 static __always_inline void prove_lock(struct thread *thread)
 {
-	bool is_lock = thread->waker.relation == RELATION_THREAD && thread->waker_polled == thread->polled;
-
-	thread->polled_lock = is_lock ? thread->polled : 0;
+	if (thread->waker.relation == RELATION_THREAD && thread->waker_polled == thread->polled) {
+		thread->polled_lock = thread->polled;
+		thread->doubts = 0;
+	} else if (thread->polled_lock == thread->polled && ++thread->doubts >= MAX_DOUBTS) {
+		thread->polled_lock = 0;
+	}
 }
 
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
 	__u64 total = woken - since, held, kept;
-	bool polls;
+	bool polls, is_held;
 
 	if (!thread)
 		return 0;
@@ -380,9 +387,10 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 			       thread->phase == thread->retried_phase
 		       ? take_retries(thread, thread->waker_took_ns)
 		       : 0;
+	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
 	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;
 	blame_add(VICTIM(thread->proc_id, tid),
-		  WAIT(reason, thread->phase) | (reason == REASON_LOCK ? (__u64)thread->waker_tid << 32 : 0),
-		  &thread->waker, total + kept, held + kept);
+		  WAIT(reason, thread->phase) | (is_held ? (__u64)thread->waker_tid << 32 : 0), &thread->waker,
+		  total + kept, held + kept);
 	return 0;
 }

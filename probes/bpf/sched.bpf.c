@@ -73,15 +73,22 @@ static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
 #endif
 }
 
-/* Whether a thread that blocks in futex wants a mutex of the C library. Its condition variables and semaphores wait by another
- * command. */
+/* Where glibc's mutex has the thread ID of its owner, after the futex, and the largest thread ID. */
+#define MUTEX_OWNER 8
+#define MAX_TID (1 << 22)
+
+/* Whether a thread that blocks in futex wants a mutex of the C library that a thread owns. Its condition variables and semaphores wait by
+ * another command, and what others wait for with the same value has no owner. */
 static __always_inline bool wants_mutex(const struct pt_regs *regs)
 {
-	__u32 command = second_argument(regs) & FUTEX_COMMAND;
+	__u32 command = second_argument(regs) & FUTEX_COMMAND, owner = 0;
 
 	if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2)
 		return true;
-	return command == FUTEX_WAIT && third_argument(regs) == MUTEX_CONTENDED;
+	if (command != FUTEX_WAIT || third_argument(regs) != MUTEX_CONTENDED)
+		return false;
+	bpf_probe_read_user(&owner, sizeof(owner), (void *)(first_argument(regs) + MUTEX_OWNER));
+	return owner && owner <= MAX_TID;
 }
 
 /* A futex wait that times out sooner is repeated: the thread polls. Python does so every 5 ms for its interpreter's lock. */
@@ -306,7 +313,7 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		else
 			record_helper(thread, pid, thread->off_reason, since, woken - since);
 	}
-	end_wait(thread, since, woken);
+	end_wait(thread, thread->off_reason, since, woken);
 	charge_runqueue(thread, pid, woken, now);
 	return 0;
 }

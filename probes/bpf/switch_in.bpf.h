@@ -46,7 +46,6 @@ VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 	if (!since || __sync_val_compare_and_swap(&thread->off_since_ns, since, 0) != since)
 		return 0;
 	count_self(SELF_MISSED_ARRIVAL);
-	thread->on_since_ns = woken + queued;
 	if (reason == REASON_PREEMPTED) {
 		charge_unseen(thread, reason, since, queued);
 		if (thread->role != ROLE_HELPER)
@@ -55,7 +54,7 @@ VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 		charge_unseen(thread, reason, since, woken - since);
 		if (woken > since && thread->role != ROLE_HELPER)
 			blame_waker(thread, pid, reason, since, woken);
-		end_wait(thread, since, woken);
+		end_wait(thread, reason, since, woken);
 		charge_unseen(thread, REASON_RUNQUEUE, since, queued);
 		if (queued && thread->role != ROLE_HELPER) {
 			/* Who had the CPU in what is not charged yet is unknown. */
@@ -63,6 +62,8 @@ VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 			settle_cpu_wait(thread, pid, REASON_RUNQUEUE, woken + queued, queued);
 		}
 	}
+	/* The charge of a wait goes by when the thread had a CPU before it. */
+	thread->on_since_ns = woken + queued;
 	if (queued)
 		hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, queued);
 	if (thread->slot)

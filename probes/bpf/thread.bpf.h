@@ -180,6 +180,7 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->untimed_in_a_row = 0;
 	thread->polled = 0;
 	thread->polled_lock = 0;
+	thread->doubts = 0;
 	thread->took_ns = 0;
 	thread->retried_ns = 0;
 	thread->older_ns = 0;

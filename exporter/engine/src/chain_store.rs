@@ -1,12 +1,13 @@
 //! Chains over time: a repeated detection extends its chain instead of starting another.
 
+mod first;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
-    Cause, Chain, CodeShare, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity,
-    Victim,
+    Cause, Chain, CodeShare, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
 };
 use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
@@ -17,6 +18,8 @@ use crate::recent_losses::RecentLosses;
 use crate::rules::own_threads::{idle_elsewhere, with_numbers};
 use crate::settings::Settings;
 use crate::worker_time::WorkerTime;
+
+use first::chain_of;
 
 /// Stands for all processes that are aggregated into `other`. No process has this id: they count from 1.
 pub const OTHER_PROCESS: ProcId = ProcId(0);
@@ -417,6 +420,10 @@ impl Entry {
                 let now = detection.culprit.as_ref().map(Culprit::process);
                 other |= chain.culprit.as_ref().map(Culprit::process) != now;
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
+                let thread = |own: &Option<Culprit>| own.as_ref().map(|own| (own.pid, own.tid));
+                if chain.cause == Cause::LockWait && thread(&previous) != thread(&chain.culprit) {
+                    chain.code.clear();
+                }
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
                     && previous.process() == now.process()
                 {
@@ -465,40 +472,6 @@ fn is_held(chain: &Chain, detection: &Detection, recent: &RecentLosses, unix: f6
         }
 }
 
-fn chain_of(
-    detection: Detection,
-    victim: Victim,
-    severity: Severity,
-    cost: Cost,
-    unix: f64,
-) -> Chain {
-    let mut chain = Chain {
-        id: id_of(&detection, &victim, unix),
-        cause: detection.cause,
-        effect: detection.effect,
-        severity,
-        victim,
-        culprit: detection.culprit,
-        explained: detection.explained,
-        lost_seconds: cost.lost.as_secs_f64(),
-        losses: cost.losses,
-        evidence: detection.evidence,
-        path: detection.path,
-        sentence: String::new(),
-        fix: detection.fix,
-        first_seen: unix,
-        last_seen: unix,
-        ongoing: Some(true),
-        code: Vec::new(),
-        course: Course::default(),
-    };
-    losses::fit(&mut chain.losses, chain.lost_seconds);
-    chain.set_attributed_seconds(cost.attributed.as_secs_f64());
-    let window = chain.evidence.get(Chain::WINDOW);
-    chain.record_window(Some(severity), window, unix);
-    chain
-}
-
 /// Length of the window that a detection was measured in, in seconds.
 fn window_of(context: &Context<'_>, detection: &Detection) -> f64 {
     let Some(process) = context.processes.get(detection.process) else { return 0.0 };
@@ -507,15 +480,4 @@ fn window_of(context: &Context<'_>, detection: &Detection) -> f64 {
         Effect::MemoryGrowth => context.settings.leak_seconds,
         _ => measured.map_or(&process.short, |own| own.delta(process)).wall.as_secs_f64(),
     }
-}
-
-fn id_of(detection: &Detection, victim: &Victim, unix: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "seconds since the epoch; values out of range are clamped"
-    )]
-    let deciseconds = (unix * 10.0) as u64;
-    let hang = if detection.effect == Effect::Hang { "-hang" } else { "" };
-    format!("{deciseconds:x}-{}-{}{hang}", victim.pid, detection.cause)
 }

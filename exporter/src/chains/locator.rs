@@ -83,10 +83,13 @@ impl Locator {
         let is_worker = |own: &&u32| self.places.parent(**own) == Some(pid);
         let workers = observed.iter().take(MAX_OBSERVED).filter(is_worker).copied();
         let pids: Vec<u32> = [pid].into_iter().chain(workers).collect();
-        let can_read = pids.iter().all(|&pid| read.usage(&self.places, pid).is_some());
-        let usages: Vec<&Usage> = pids.iter().filter_map(|pid| read.usages[pid].as_ref()).collect();
+        for &pid in &pids {
+            read.usage(&self.places, pid);
+        }
+        let usage = |pid: &u32| read.usages.get(pid)?.as_ref();
+        let usages: Option<Vec<&Usage>> = pids.iter().map(usage).collect();
         let busy = self.busy_threads.entry(chain.id.clone()).or_default();
-        busy.update(Instant::now(), can_read.then_some(&usages))
+        busy.update(Instant::now(), usages.as_deref())
     }
 
     fn of(&mut self, chain: &Chain, read: &mut Read) -> Located {

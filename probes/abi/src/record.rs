@@ -531,7 +531,7 @@ records! {
         /// The phase of what follows.
         retried_phase: u32,
         waker_took_ns: u64,
-        /// Waits for `polled_lock` that timed out, one soon after the other, and are charged to whom ends the last: their sum, the
+        /// Waits for `polled_lock` that timed out, one soon after the other, and are charged to the thread that ends the last: their sum, the
         /// begin of the first, and the end of the last.
         retried_ns: u64,
         retried_since_ns: u64,
@@ -548,7 +548,8 @@ records! {
         kernel_hist_key: u32,
         /// NUMA node of the last CPU that it got, counted from 1; 0 before the first.
         node: u32,
-        pad: u32,
+        /// Waits for `polled_lock` in a row that threads ended which had polled another futex last, or none.
+        doubts: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -134,38 +134,50 @@ const MUTEX: Kind = Kind { thread: "lock-holder", value: 2, piece_ns: None, is_p
 const POLLED: Kind = Kind { value: 1, piece_ns: Some(PIECE_NS), is_polled: true, ..MUTEX };
 const WORK: Kind = Kind { thread: "producer", is_polled: false, ..POLLED };
 
+/// A futex, and what follows it in glibc's mutex.
+#[repr(C)]
+struct Word {
+    value: AtomicU32,
+    count: u32,
+    owner: AtomicU32,
+}
+
 /// A helper thread that ends the waits of this one.
 struct Other {
     kind: Kind,
-    word: Arc<AtomicU32>,
+    word: Arc<Word>,
     busy_ns: Arc<AtomicU64>,
     thread: Waker,
 }
 
 impl Other {
     fn new(kind: Kind) -> io::Result<Self> {
-        let word = Arc::new(AtomicU32::new(0));
+        let (value, owner) = (AtomicU32::new(0), AtomicU32::new(0));
+        let word = Arc::new(Word { value, count: 1, owner });
         let busy_ns = Arc::new(AtomicU64::new(0));
         let (released, busy) = (Arc::clone(&word), Arc::clone(&busy_ns));
         let thread = Waker::start(kind.thread, move || {
             let end = clock::monotonic_ns() + busy.load(Ordering::Relaxed);
             if kind.is_polled {
-                futex::wait(&released, kind.value, kind.piece_ns.map(|ns| ns / 10));
+                futex::wait(&released.value, kind.value, kind.piece_ns.map(|ns| ns / 10));
             }
             clock::spin(end.saturating_sub(clock::monotonic_ns()));
-            released.store(0, Ordering::Release);
-            futex::wake(&released);
+            released.owner.store(0, Ordering::Relaxed);
+            released.value.store(0, Ordering::Release);
+            futex::wake(&released.value);
         })?;
         Ok(Self { kind, word, busy_ns, thread })
     }
 
     fn wait(&self, ns: u64) {
         let busy_ns = self.kind.piece_ns.map_or(0, |_| ns);
-        self.word.store(self.kind.value, Ordering::Relaxed);
+        // Any thread of the process will do.
+        self.word.owner.store(std::process::id(), Ordering::Relaxed);
+        self.word.value.store(self.kind.value, Ordering::Relaxed);
         self.busy_ns.store(busy_ns, Ordering::Relaxed);
         self.thread.wake_after(ns - busy_ns);
-        while self.word.load(Ordering::Acquire) == self.kind.value {
-            futex::wait(&self.word, self.kind.value, self.kind.piece_ns);
+        while self.word.value.load(Ordering::Acquire) == self.kind.value {
+            futex::wait(&self.word.value, self.kind.value, self.kind.piece_ns);
         }
     }
 }

@@ -34,7 +34,7 @@ fn a_thread_blocked_for_seconds_in_a_call_is_seen_while_it_is() -> Result<()> {
         let Ok(process) = observed.process(workload.pid()) else { return Ok(None) };
         Ok(process.dispatchers.into_iter().next().map(|dispatcher| (at, dispatcher)))
     };
-    let blocked = |at: &DispatcherSnapshot| at.time.at(Phase::Sync, State::Off(Reason::Futex)).0;
+    let blocked = |at: &DispatcherSnapshot| at.time.at(Phase::Sync, State::Off(Reason::Lock)).0;
     let inside = || Ok(observe()?.filter(|(_, seen)| in_call(seen, sync) > Some(APART)));
     let (begin, first) = until(inside, || "no call is in flight".into())?;
     let calls = counted(&observed.process(workload.pid())?)[&sync];

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Chain;
+use super::{Cause, Chain};
 use crate::template::number;
 
 /// Functions that the sentence has; the chain has all.
@@ -46,9 +46,13 @@ impl CodeShare {
 }
 
 impl Chain {
-    /// A sentence, and after it where the victim's code spent the time.
+    /// A sentence, and after it where the victim's code spent the time, or what a lock's holder ran, with the lock or without.
     pub(crate) fn with_code(&self, sentence: &str) -> String {
         let code: Vec<_> = self.code.iter().take(SHOWN).map(CodeShare::describe).collect();
+        if let (Cause::LockWait, Some(holder), false) = (self.cause, &self.culprit, code.is_empty())
+        {
+            return format!("{sentence} {} ran: {}.", holder.comm, code.join(", "));
+        }
         match sentence.strip_suffix('.') {
             Some(sentence) if !code.is_empty() => format!("{sentence}: {}.", code.join(", ")),
             _ => sentence.to_owned(),

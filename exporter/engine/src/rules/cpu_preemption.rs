@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_preempted_by_seconds_total",
     ],
-    needs: "time preempted or in the run queue is part of an effect, and it was mostly preempted, or mostly for the program's own threads and workers",
+    needs: "time preempted or in the run queue is part of an effect, and it was mostly preempted, or mostly for the program's own threads and workers; below 5 % of the time only where a task outside of the program had half of it",
     during_warm_up: false,
     evaluate,
 };

@@ -38,7 +38,10 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .evidence()
         .with("held_seconds", share.time.as_secs_f64())
         .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
-        .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
+        .with(
+            "holder_seconds",
+            holder.map_or(0.0, |wait| wait.total.min(share.time).as_secs_f64()),
+        );
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let culprit = holder.and_then(|wait| {
         let tid = wait.holder.map(|tid| tid.0);

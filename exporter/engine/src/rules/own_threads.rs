@@ -20,12 +20,13 @@ const MOST: f64 = 0.5;
 /// How the sentence begins.
 const BEGIN: &str = "Its own threads compete for CPUs";
 
-/// Whether a wait was for a thread of the process, or for a worker that feeds no GPU itself.
+/// Whether a wait was for a thread of the process, or for a worker that prepares data for it: another child, such as a monitor or a
+/// rank, is a program of its own.
 pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) -> bool {
-    match wait.tgid.and_then(|tgid| context.feeder(tgid.0)) {
-        Some(feeder) => feeder.pid == process.now.tgid.0,
-        None => matches!(wait.relation, Relation::Thread | Relation::Worker),
-    }
+    let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };
+    let prepares = |own: &&Process<'_>| own.now.tgid == tgid && own.now.measures.ended_waits.0 > 0;
+    tgid == process.now.tgid
+        || context.workers_of(process.now.id).filter(|own| !own.dispatches()).any(|own| prepares(&own))
 }
 
 /// The share of the wait for a CPU that was for the program itself, if that is most of it. Over the long window, as the cause is.
