@@ -126,7 +126,7 @@ pub(super) fn detection(
     };
     let others = if was_idle { "idle CPU" } else { "other tasks" };
     let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
-    let culprit = named.and_then(|wait| competitor(context, wait));
+    let culprit = named.and_then(|wait| competitor(context, process, wait));
     let fix = match &culprit {
         _ if was_idle => SLOW_WAKEUP.into(),
         Some(culprit) => fix(culprit, &comm),
@@ -161,10 +161,15 @@ pub(super) fn detection(
     }
 }
 
-/// The task that had the CPU, with what it feeds.
-pub(super) fn competitor(context: &Context<'_>, wait: &Wait) -> Option<Culprit> {
+/// The task that had the CPU, with what it feeds beside the process.
+pub(super) fn competitor(
+    context: &Context<'_>,
+    process: &Process<'_>,
+    wait: &Wait,
+) -> Option<Culprit> {
     let culprit = culprit_of(wait)?;
-    Some(Culprit { feeds: context.feeder(culprit.pid), ..culprit })
+    let feeds = context.feeder(culprit.pid).filter(|own| own.pid != process.now.tgid.0);
+    Some(Culprit { feeds, ..culprit })
 }
 
 /// The call whose latency is meant.

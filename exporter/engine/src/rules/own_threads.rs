@@ -26,7 +26,10 @@ pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) 
     let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };
     let prepares = |own: &&Process<'_>| own.now.tgid == tgid && own.now.measures.ended_waits.0 > 0;
     tgid == process.now.tgid
-        || context.workers_of(process.now.id).filter(|own| !own.dispatches()).any(|own| prepares(&own))
+        || context
+            .workers_of(process.now.id)
+            .filter(|own| !own.dispatches())
+            .any(|own| prepares(&own))
 }
 
 /// The share of the wait for a CPU that was for the program itself, if that is most of it. Over the long window, as the cause is.
@@ -74,7 +77,7 @@ pub(super) fn detection(
     let step = Step::new(from, &victim, "kept from a CPU", named.map_or(time, |wait| wait.total));
     let off = share.mechanism("off the CPU");
     Detection {
-        culprit: named.and_then(|wait| competitor(context, wait)),
+        culprit: named.and_then(|wait| competitor(context, process, wait)),
         most: Severity::Low,
         is_worse_beside_idle_cpus: true,
         path: vec![step, Step::new(victim, share.effect.effect.label(), off, share.time)],

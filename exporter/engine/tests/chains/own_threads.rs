@@ -85,7 +85,7 @@ fn own_threads_that_no_single_one_keeps_from_a_cpu_have_no_culprit() {
     host.run(4, |train| {
         steady(train);
         for (name, relation) in
-            [("a", Relation::Thread), ("b", Relation::Worker), ("c", Relation::Thread)]
+            [("a", Relation::Thread), ("b", Relation::Thread), ("c", Relation::Thread)]
         {
             train.waits(Reason::Runqueue, Task(name, 0, relation), 200 * MS, 0);
         }
@@ -163,4 +163,17 @@ fn a_child_that_feeds_a_gpu_itself_is_another_job() {
     let [chain] = own[..] else { panic!("{own:#?}") };
     assert_eq!((chain.cause, chain.severity), (Cause::CpuPreemption, Severity::High));
     assert!(chain.fix.contains("feeds a GPU itself"), "{}", chain.fix);
+}
+
+#[test]
+fn a_child_that_prepares_no_data_is_a_culprit_like_any_program() {
+    let mut host = trained();
+    host.start_worker(0, 200);
+    host.run(4, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, Task("monitor", 200, Relation::Worker), 900 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((chain.culprit.as_ref().unwrap().pid, chain.severity), (200, Severity::High));
+    assert!(chain.fix.starts_with("Keep monitor off the CPUs of train"), "{}", chain.fix);
 }
