@@ -31,7 +31,7 @@ use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
 use crate::samples::{ClockEvents, Sampler};
 use crate::stop::StopSignal;
 use crate::thread_records::{CallTotals, RecordWatch, ThreadRecords};
-use crate::verdict::ProgramStatus;
+use crate::verdict::{ProgramStatus, Verdict};
 
 /// The probes could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -204,6 +204,20 @@ impl Probes {
         self.desired.update(|desired| desired.budget = budget);
     }
 
+    /// One of each program: that which samples stacks is among the others where the kernel rejected it.
+    fn program_statuses(&self, enabled: bool) -> Vec<ProgramStatus> {
+        let mut statuses = self.programs.statuses();
+        let mut sampler = self.sampler.status();
+        if statuses.iter().any(|own| own.program == sampler.program) {
+            return statuses;
+        }
+        if !enabled && sampler.verdict == Verdict::Attached {
+            sampler.verdict = Verdict::Disabled;
+        }
+        statuses.push(sampler);
+        statuses
+    }
+
     /// The state of all probes.
     pub fn status(&self) -> Status {
         let totals = self.reader.call_totals().unwrap_or_default();
@@ -216,7 +230,7 @@ impl Probes {
             hit_cost: self.hit_cost.map(|cost| cost.timed),
             entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,
-            programs: self.programs.statuses().into_iter().chain([self.sampler.status()]).collect(),
+            programs: self.program_statuses(status.enabled),
             thread_records,
             libraries: status.libraries.clone(),
             discovery: status.discovery,

@@ -138,7 +138,8 @@ fn record_log(_: PrintLevel, line: String) {
 }
 
 impl Programs {
-    /// Loads all programs; of those that sample stacks, this one. A rejected host-wide program is left out and reported; the call programs are required.
+    /// Loads all programs; of the two that sample stacks, `sampler` only. A rejected host-wide program is left out and reported; the call
+    /// programs are required.
     pub(crate) fn load(options: Options, sampler: &'static str) -> Result<Self, LoadError> {
         let types = kernel_types()?;
         let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
