@@ -293,7 +293,8 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!thread || !(thread->retried_ns | thread->older_ns) || holder->polled != thread->polled_lock)
 		return 0;
 	off = *(volatile __u64 *)&holder->off_since_ns;
-	if (off && off < thread->retried_until_ns)
+	/* One that never took the lock had none to release. */
+	if (!holder->took_ns || (off && off < thread->retried_until_ns))
 		return 0;
 	ns = take_retries(thread, holder->took_ns);
 	if (!ns)

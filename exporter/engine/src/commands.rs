@@ -209,7 +209,7 @@ fn of_other_host(name: &str, own_url: &str) -> Option<String> {
 /// The processes that use most CPU, and the CPU that each had last.
 const BUSIEST: &str = "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20";
 
-/// The same of the threads of one program and of its workers.
+/// Command that lists the threads of a program and of its workers by CPU time.
 fn busiest_of(pid: u32) -> String {
     format!("ps -Lo pid,tid,psr,pcpu,comm -p {pid} --ppid {pid} --sort=-pcpu")
 }

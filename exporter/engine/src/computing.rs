@@ -53,9 +53,9 @@ pub(crate) struct Computing {
 struct Launches {
     /// Warm ones.
     all: u64,
-    /// Those of them whose durations are known, in this window or a longer one.
+    /// Launches with known durations, in this window or a longer one.
     timed: u64,
-    /// Those that were counted or estimated without being timed, whose time counts as that of the host.
+    /// Launches that were not timed; their time is in that of the host.
     untimed: u64,
     /// Time in timed ones.
     sum: Nanos,
