@@ -92,14 +92,17 @@ static __noinline void note_waker(struct thread *thread)
 	struct thread *of_waker;
 
 	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
+	if (thread->wakes == MAKES_ROOM)
+		thread->wakes = thread->waits_locally ? WAKES_FD : 0;
 	if (!thread->wakes)
 		return;
 	name_current(&thread->waker, thread->tgid, thread->proc_id);
 	thread->waker_busy_since_ns = 0;
+	thread->waker_lock_ns = 0;
 	thread->waker_proc_id = 0;
 	thread->waker_tid = 0;
 	thread->waker_polled = 0;
-	thread->waker_took_ns = 0;
+	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
 	if (thread->waker.relation == RELATION_OTHER)
 		return;
 	of_waker = thread_of(waker);
@@ -111,8 +114,9 @@ static __noinline void note_waker(struct thread *thread)
 		return;
 	thread->waker_tid = waker->pid;
 	thread->waker_busy_since_ns = of_waker->busy_since_ns;
+	thread->waker_lock_ns = of_waker->offcpu_ns[REASON_LOCK] - of_waker->busy_lock_ns;
 	thread->waker_polled = of_waker->polled;
-	thread->waker_took_ns = of_waker->took_ns;
+	thread->waker_had = of_waker->had;
 }
 
 /* A thread is busy all the same in a shorter wait on a futex. */
@@ -128,10 +132,16 @@ static __always_inline bool is_idle(__u32 reason, __u64 ns)
 /* Since when the thread is busy, and has the lock that it polled for, after a blocked wait. */
 static __always_inline void end_wait(struct thread *thread, __u32 reason, __u64 since, __u64 woken)
 {
-	if (is_idle(reason, woken - since))
+	if (is_idle(reason, woken - since)) {
 		thread->busy_since_ns = woken;
-	if (woken < thread->polls_until_ns)
-		thread->took_ns = woken;
+		thread->busy_lock_ns = thread->offcpu_ns[REASON_LOCK];
+	}
+	if (woken >= thread->polls_until_ns)
+		return;
+	thread->had.before_ns = thread->had.took_ns;
+	thread->had.gave_ns = thread->waits_since_ns;
+	thread->had.took_ns = woken;
+	thread->waits_since_ns = 0;
 }
 
 /* Sets the `waker` to blame for a wait of this reason. */
@@ -222,6 +232,21 @@ VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, 
 	return 0;
 }
 
+/* The thread that ended such a wait for its work waited for locks itself meanwhile. */
+VERIFIED_ONCE int blame_behind(__u64 victim, __u64 wait, struct other_task *other, __u64 ns)
+{
+	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
+	struct blamed *blamed;
+
+	if (!other)
+		return 0;
+	__builtin_memcpy(key.comm, other->comm, COMM_LEN);
+	blamed = bpf_map_lookup_elem(&blame, &key);
+	if (blamed)
+		__sync_fetch_and_add(&blamed->behind_ns, ns);
+	return 0;
+}
+
 /* Credits a worker with ending its parent's wait. */
 static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 {
@@ -242,14 +267,12 @@ static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u3
 		  by ? ns : 0);
 }
 
-/* Charges nobody with the earlier waits that timed out. The waker's name is not needed any more. */
-static __always_inline void charge_older(struct thread *thread, __u32 tid)
+/* Charges nobody with such waits. The waker's name is not needed any more. */
+static __always_inline void charge_nobody(struct thread *thread, __u32 tid, __u64 ns)
 {
-	__u64 ns = thread->older_ns;
-
 	if (!ns)
 		return;
-	thread->older_ns = 0;
+	thread->retried_ns -= ns;
 	set_nobody(&thread->waker, NAME_KERNEL);
 	charge_polled(thread, tid, 0, &thread->waker, ns);
 }
@@ -257,25 +280,32 @@ static __always_inline void charge_older(struct thread *thread, __u32 tid)
 /* The same with all of them. */
 static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 {
-	thread->older_ns += thread->retried_ns;
-	thread->retried_ns = 0;
-	charge_older(thread, tid);
+	charge_nobody(thread, tid, thread->retried_ns);
+	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* Takes the waits that timed out while a thread had the lock that took it then and did not wait for it since. It released the lock just
- * when the last timed out, so that nobody was woken. */
-static __always_inline __u64 take_retries(struct thread *thread, __u64 took)
+/* Whether a thread that has been off the CPU since `off`, 0 for never, had the lock then: it took it before and did not wait for it. */
+static __always_inline bool had_lock(const struct tenure *had, __u64 off, const struct retry *then)
+{
+	if (had->took_ns <= then->since_ns)
+		return !off || off >= then->until_ns;
+	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
+}
+
+/* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
+static __always_inline __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 off)
 {
 	__u64 ns = 0;
 
-	if (thread->retried_ns && took <= thread->retried_since_ns) {
-		ns = thread->retried_ns;
-		thread->retried_ns = 0;
+	for (int i = 0; i < MAX_RETRIES; i++) {
+		struct retry *retry = &thread->retries[i];
+
+		if (retry->ns && had_lock(had, off, retry)) {
+			ns += retry->ns;
+			retry->ns = 0;
+		}
 	}
-	if (thread->older_ns && took <= thread->older_since_ns) {
-		ns += thread->older_ns;
-		thread->older_ns = 0;
-	}
+	thread->retried_ns -= ns;
 	return ns;
 }
 
@@ -285,18 +315,17 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct other_task name = {};
 	struct thread *thread;
-	__u64 ns, off;
+	__u64 ns;
 
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	if (!thread || !(thread->retried_ns | thread->older_ns) || holder->polled != thread->polled_lock)
+	if (!thread || !thread->retried_ns || holder->polled != thread->polled_lock)
 		return 0;
-	off = *(volatile __u64 *)&holder->off_since_ns;
 	/* One that never took the lock had none to release. */
-	if (!holder->took_ns || (off && off < thread->retried_until_ns))
+	if (!holder->had.took_ns)
 		return 0;
-	ns = take_retries(thread, holder->took_ns);
+	ns = take_retries(thread, &holder->had, *(volatile __u64 *)&holder->off_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -304,27 +333,49 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	return 0;
 }
 
-/* Whether a wait from `since` for the polled lock goes on after those that timed out. */
-static __always_inline bool goes_on(const struct thread *thread, __u64 since)
+/* The running thread leaves the CPU. If a thread released the lock when this one was about to wait for it again, no wait has ended. */
+VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 {
-	return thread->retried_ns && since - thread->retried_until_ns <= BETWEEN_NS &&
-	       since - thread->on_since_ns <= RUNS_BETWEEN_NS;
+	__u64 ns;
+
+	if (!thread || *(volatile __u64 *)&thread->woken_ns < thread->on_since_ns || !(thread->wakes & WAKES_FUTEX) ||
+	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->polled_lock)
+		return 0;
+	ns = take_retries(thread, &thread->waker_had, 0);
+	if (ns)
+		charge_polled(thread, tid, thread->waker_tid, &thread->waker, ns);
+	return 0;
+}
+
+/* Whether a wait from `since` for the polled lock goes on after those that timed out. */
+static __always_inline bool goes_on(const struct thread *thread, const struct retry *after, __u64 since)
+{
+	return after->ns && since - after->until_ns <= BETWEEN_NS && since - thread->on_since_ns <= RUNS_BETWEEN_NS;
+}
+
+static __always_inline struct retry *newest_retry(struct thread *thread)
+{
+	return &thread->retries[thread->newest_retry & (MAX_RETRIES - 1)];
 }
 
 /* Keeps a wait for the polled lock that timed out, until it is known who has it. */
 static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 since, __u64 woken)
 {
+	struct retry *retry;
+
 	if (thread->phase != thread->retried_phase)
 		charge_retries(thread, tid);
 	thread->retried_phase = thread->phase;
-	if (!goes_on(thread, since)) {
-		charge_older(thread, tid);
-		thread->older_ns = thread->retried_ns;
-		thread->older_since_ns = thread->retried_since_ns;
-		thread->retried_ns = 0;
-		thread->retried_since_ns = since;
+	retry = newest_retry(thread);
+	if (!goes_on(thread, retry, since)) {
+		thread->newest_retry++;
+		retry = newest_retry(thread);
+		charge_nobody(thread, tid, retry->ns);
+		retry->ns = 0;
+		retry->since_ns = since;
 	}
-	thread->retried_until_ns = woken;
+	retry->until_ns = woken;
+	retry->ns += woken - since;
 	thread->retried_ns += woken - since;
 }
 
@@ -337,7 +388,7 @@ static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, 
 		return woken - since;
 	if (thread->waker.relation != RELATION_THREAD)
 		return 0;
-	from = reason == REASON_LOCK ? thread->waker_took_ns : thread->waker_busy_since_ns;
+	from = reason == REASON_LOCK ? thread->waker_had.took_ns : thread->waker_busy_since_ns;
 	if (!from && reason == REASON_FUTEX)
 		return 0;
 	if (from < since)
@@ -362,7 +413,7 @@ static __always_inline void prove_lock(struct thread *thread)
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 total = woken - since, held, kept;
+	__u64 total = woken - since, held, kept, behind;
 	bool polls, is_held;
 
 	if (!thread)
@@ -386,12 +437,16 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		credit_worker(thread->waker_proc_id, total);
 	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
 			       thread->phase == thread->retried_phase
-		       ? take_retries(thread, thread->waker_took_ns)
+		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
 	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
 	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;
 	blame_add(VICTIM(thread->proc_id, tid),
 		  WAIT(reason, thread->phase) | (is_held ? (__u64)thread->waker_tid << 32 : 0), &thread->waker,
 		  total + kept, held + kept);
+	behind = reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD ? thread->waker_lock_ns : 0;
+	if (behind)
+		blame_behind(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker,
+			     behind < held ? behind : held);
 	return 0;
 }

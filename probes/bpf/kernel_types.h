@@ -58,6 +58,7 @@ struct inode {
 
 struct file {
 	struct inode *f_inode;
+	void *private_data;
 };
 
 struct fdtable {
@@ -168,9 +169,18 @@ struct socket_lock {
 	int owned;
 };
 
+struct sock_common {
+	unsigned short skc_family;
+};
+
 struct sock {
+	struct sock_common __sk_common;
 	struct socket_lock sk_lock;
 	struct bpf_local_storage *sk_bpf_storage;
+};
+
+struct socket {
+	struct sock *sk;
 };
 
 struct linux_binprm {

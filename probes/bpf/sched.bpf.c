@@ -11,6 +11,9 @@
 #define FILE_REGULAR 0100000
 #define FILE_BLOCK 0060000
 #define FILE_DIRECTORY 0040000
+#define FILE_PIPE 0010000
+/* Linux's AF_UNIX. */
+#define FAMILY_UNIX 1
 
 /* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
 #define SLEEPING_STATES 0x3
@@ -123,16 +126,19 @@ static __noinline void note_futex(struct thread *thread, struct task_struct *tas
 	thread->polls_until_ns = polls_until(regs, now);
 	if (!thread->polls_until_ns)
 		return;
+	if (!thread->waits_since_ns)
+		thread->waits_since_ns = now;
 	thread->polled = first_argument(regs) >> 3;
 	if (thread->polled == thread->polled_lock)
 		thread->off_reason = REASON_LOCK;
 }
 
 /* Classifies a wait on descriptor `fd`: only files and block devices are I/O. */
-static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 fd)
+static __always_inline __u32 descriptor_reason(struct thread *thread, struct task_struct *task, __u32 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file **slots, *file = 0;
+	struct socket *socket;
 
 	if (!table || fd >= BPF_CORE_READ(table, max_fds))
 		return REASON_OTHER;
@@ -146,7 +152,12 @@ static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 f
 	case FILE_DIRECTORY:
 		return REASON_IO;
 	case FILE_SOCKET:
+		socket = BPF_CORE_READ(file, private_data);
+		thread->waits_locally = BPF_CORE_READ(socket, sk, __sk_common.skc_family) == FAMILY_UNIX;
 		return REASON_NET;
+	case FILE_PIPE:
+		thread->waits_locally = 1;
+		return REASON_POLL;
 	default:
 		return REASON_POLL;
 	}
@@ -163,7 +174,7 @@ static __always_inline bool is_frozen(struct task_struct *task)
 
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
  * page faults sleep, besides suspended and exiting tasks. */
-static __always_inline __u32 blocked_reason(struct task_struct *task)
+static __always_inline __u32 blocked_reason(struct thread *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
@@ -184,7 +195,7 @@ static __always_inline __u32 blocked_reason(struct task_struct *task)
 		return REASON_OTHER;
 	reason = syscall_reason[syscall_index(number)];
 	if (reason & FIRST_ARG_IS_FD)
-		return descriptor_reason(task, first_argument(regs));
+		return descriptor_reason(thread, task, first_argument(regs));
 	return reason;
 }
 
@@ -195,7 +206,8 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 
 	if (!thread)
 		return 0;
-	thread->off_reason = blocked_reason(task);
+	thread->waits_locally = 0;
+	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
 	if (thread->off_reason == REASON_FUTEX)
 		note_futex(thread, task, now);
@@ -217,6 +229,8 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		recover_missed_switch_in(thread, now);
 	if (thread->slot)
 		free_slot(thread, task->pid);
+	if (thread->retried_ns)
+		settle_awake(thread, task->pid);
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;

@@ -181,10 +181,12 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->polled = 0;
 	thread->polled_lock = 0;
 	thread->doubts = 0;
-	thread->took_ns = 0;
+	thread->waits_since_ns = 0;
+	__builtin_memset(&thread->had, 0, sizeof(thread->had));
 	thread->retried_ns = 0;
-	thread->older_ns = 0;
+	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 	thread->busy_since_ns = bpf_ktime_get_ns();
+	thread->busy_lock_ns = thread->offcpu_ns[REASON_LOCK];
 	if (role == ROLE_WORKER && is_main)
 		open_account(thread);
 	barrier();

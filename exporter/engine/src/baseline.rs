@@ -194,6 +194,7 @@ mod tests {
             tgid: None,
             total: SECOND,
             held: SECOND,
+            behind: SECOND,
             holder: None,
         }];
         process

@@ -137,6 +137,7 @@ fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
             Some(own) => {
                 own.total.0 = own.total.0.saturating_add(wait.total.0);
                 own.held.0 = own.held.0.saturating_add(wait.held.0);
+                own.behind.0 = own.behind.0.saturating_add(wait.behind.0);
             }
             None => totals.push(wait),
         }

@@ -294,10 +294,12 @@ fn waits_since(baseline: &[Wait], now: &[Wait]) -> Vec<Wait> {
         }
     };
     let since = |(index, wait): (usize, &Wait)| {
-        let (total, held) =
-            earlier(index, wait).map_or((Nanos(0), Nanos(0)), |e| (e.total, e.held));
+        let none = || (Nanos(0), Nanos(0), Nanos(0));
+        let known = earlier(index, wait).map(|own| (own.total, own.held, own.behind));
+        let (total, held, behind) = known.unwrap_or_else(none);
         let total = wait.total.less(total);
-        Wait { total, held: wait.held.less(held).min(total), ..*wait }
+        let held = wait.held.less(held).min(total);
+        Wait { total, held, behind: wait.behind.less(behind).min(total), ..*wait }
     };
     let mut waits = Vec::with_capacity(now.len());
     waits.extend(now.iter().enumerate().map(since).filter(|wait| wait.total.0 > 0));

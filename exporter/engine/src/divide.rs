@@ -103,9 +103,14 @@ pub(crate) fn within(time: TimeAccount, most: &TimeAccount) -> TimeAccount {
     combined(time, most, Nanos::min)
 }
 
-/// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss.
+/// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss. What a
+/// thread waits for the work of another one that waits for a lock, that one loses.
 pub(crate) fn lost(cause: Cause, time: &TimeAccount) -> Nanos {
-    if cause.loses_time() { time.all_lost() } else { Nanos(0) }
+    match cause {
+        Cause::LockWait => time.total(),
+        _ if cause.loses_time() => time.all_lost(),
+        _ => Nanos(0),
+    }
 }
 
 fn priority(detection: &Detection) -> (bool, usize) {

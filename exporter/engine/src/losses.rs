@@ -6,6 +6,8 @@ use gpucause_abi::state::{Reason, State};
 use crate::chain::{Cause, Loss};
 use crate::delta::{Delta, NO_CPU};
 use crate::detection::Detection;
+use crate::effect::ratio;
+use crate::rules::lock_wait;
 
 /// Cardinality limit of culprits per chain.
 const MAX_CULPRITS: usize = 32;
@@ -17,15 +19,23 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
         Cause::LockWait => &[Reason::Lock],
         _ => return Vec::new(),
     };
+    let behind = match (detection.cause, detection.tid, detection.claim) {
+        (Cause::LockWait, Some(tid), Some((_, phases))) => {
+            ratio(lock_wait::behind(delta, tid, phases), lock_wait::of_others(delta, tid))
+        }
+        _ => 0.0,
+    };
     let mut losses = Vec::new();
     for wait in delta.waits() {
         let is_own = wait.tid.is_none() || detection.tid.is_none() || wait.tid == detection.tid;
         let is_lost = State::Off(wait.reason).is_lost_in(wait.phase);
-        let time = match detection.cause {
-            Cause::LockWait => wait.held,
-            _ => wait.total,
+        let time = match (detection.cause, is_own) {
+            (Cause::LockWait, true) => wait.held,
+            (Cause::LockWait, false) => wait.held.share(behind),
+            (_, true) => wait.total,
+            (_, false) => Nanos(0),
         };
-        if reasons.contains(&wait.reason) && is_own && is_lost && time.0 > 0 {
+        if reasons.contains(&wait.reason) && is_lost && time.0 > 0 {
             let pid = wait.tgid.map(|tgid| tgid.0);
             add(&mut losses, &[Loss { pid, comm: wait.on.to_text(), seconds: time.as_secs_f64() }]);
         }

@@ -12,7 +12,7 @@ mod hang;
 mod host_code;
 mod implicit_sync;
 mod large_copy;
-mod lock_wait;
+pub(crate) mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
 mod oom_kill;

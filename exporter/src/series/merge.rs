@@ -45,6 +45,7 @@ pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         |total, wait| {
             total.total.0 += wait.total.0;
             total.held.0 += wait.held.0;
+            total.behind.0 += wait.behind.0;
         },
     );
     merge_timed(&mut sum.offcpu, &image.offcpu);

@@ -10,6 +10,8 @@ use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, sh
 pub const CHUNK_SLOTS: usize = 48;
 /// Most open traced calls per thread: NCCL over runtime over driver, and some for callbacks.
 pub const MAX_DEPTH: usize = 8;
+/// Groups of waits for a lock that timed out that are kept for a thread, a power of two: see [`RetryRecord`].
+pub(crate) const MAX_RETRIES: usize = 4;
 /// `TASK_COMM_LEN` of the kernel.
 pub const COMM_LEN: usize = 16;
 /// Bytes of a disk's name; longer than any in use.
@@ -326,10 +328,11 @@ records! {
     }
 
     /// Wait time, and the task. `held_ns` is the part of a wait for a lock in which the other held it; of another futex wait that
-    /// in which the other thread was busy.
+    /// in which the other thread was busy, and `behind_ns` that in which it waited for locks meanwhile.
     BlameRecord as "blamed" {
         total_ns: u64,
         held_ns: u64,
+        behind_ns: u64,
         /// The last process of that name; 0 for none.
         tgid: u32,
         /// A `RELATION_` of that process.
@@ -352,6 +355,24 @@ records! {
         /// 1 when launches of the runtime are left to the driver's probes.
         driver_only: u32,
         pad: u32,
+    }
+
+    /// When a thread had the lock that it polls for.
+    TenureRecord as "tenure" {
+        /// When its last such wait was ended before it timed out: if that is for a lock, the thread took it then. 0 before the first.
+        took_ns: u64,
+        /// When it had taken it the time before, and from when on it waited for it again.
+        before_ns: u64,
+        gave_ns: u64,
+    }
+
+    /// Waits for a lock that is polled that timed out, one soon after the other, until it is known who had the lock.
+    RetryRecord as "retry" {
+        /// Their sum.
+        ns: u64,
+        /// The begin of the first, and the end of the last.
+        since_ns: u64,
+        until_ns: u64,
     }
 
     /// Hits of call probes that a thread caused in a window.
@@ -504,8 +525,11 @@ records! {
         waker: OtherTaskRecord,
         /// Since when the waker had been busy, when that is a thread of the same process; 0 for others.
         waker_busy_since_ns: u64,
-        /// When the thread's last idle wait ended, or when it was first seen.
+        /// How long it had waited for locks since then.
+        waker_lock_ns: u64,
+        /// When the thread's last idle wait ended, or when it was first seen, and what it had waited for locks until then.
         busy_since_ns: u64,
+        busy_lock_ns: u64,
         /// Written by the switch program, between states.
         account: AccountRecord,
         /// Running time that the call programs moved between phases: to be added to that of `account`, modulo 2^64.
@@ -520,25 +544,21 @@ records! {
         waker_proc_id: u32,
         /// When the futex wait that it left the CPU for times out, if that is soon: it polls a lock, or for work. Else 0.
         polls_until_ns: u64,
-        /// When its last such wait was ended before that: if it is for a lock, the thread took it then.
-        took_ns: u64,
+        /// Since when it waits like that; 0 after it took the lock.
+        waits_since_ns: u64,
+        had: TenureRecord,
         /// The futex of its last such wait, the lower half of its address in units of 8 bytes, 0 before the first; and the one that is
         /// proven to be a lock, since the thread that ended the last such wait has waited for it in the same way.
         polled: u32,
         polled_lock: u32,
-        /// The waker's `polled` and `took_ns`, when that is a thread of the same process; else 0.
+        /// The waker's `polled` and `had`, when that is a thread of the same process; else 0.
         waker_polled: u32,
-        /// The phase of what follows.
+        /// The phase of waits that timed out.
         retried_phase: u32,
-        waker_took_ns: u64,
-        /// Waits for `polled_lock` that timed out, one soon after the other, and are charged to the thread that ends the last: their sum, the
-        /// begin of the first, and the end of the last.
+        waker_had: TenureRecord,
+        /// Sum of `retries`.
         retried_ns: u64,
-        retried_since_ns: u64,
-        retried_until_ns: u64,
-        /// The last such waits before, after which the thread took the lock: their sum, and the begin of the first.
-        older_ns: u64,
-        older_since_ns: u64,
+        retries: [RetryRecord; MAX_RETRIES],
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
@@ -550,6 +570,10 @@ records! {
         node: u32,
         /// Waits for `polled_lock` in a row that threads ended which had polled another futex last, or none.
         doubts: u32,
+        /// Of the newest of `retries`, modulo their number.
+        newest_retry: u32,
+        /// 1 when its last wait on a descriptor was for a pipe or a socket of this host: no interrupt ends it.
+        waits_locally: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

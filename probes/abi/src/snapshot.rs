@@ -285,6 +285,8 @@ pub struct Wait {
     /// How much of a wait for a lock the other held it; of another futex wait, how long a thread of the same process had not
     /// idled before it ended the wait.
     pub held: Nanos,
+    /// How much of a wait for the work of a thread of the same process that thread waited for locks.
+    pub behind: Nanos,
     /// The thread that held the lock, where that is one of the same process.
     pub holder: Option<Tid>,
     /// The last process of that name, if it was one.
@@ -296,8 +298,9 @@ pub struct Wait {
 impl Wait {
     /// A wait in the thread's own code for no process.
     pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
-        let (phase, relation, held) = (Phase::Host, Relation::None, Nanos(0));
-        Self { tid: None, reason, on, phase, total, held, holder: None, tgid: None, relation }
+        let (phase, relation, none) = (Phase::Host, Relation::None, Nanos(0));
+        let (held, behind, holder) = (none, none, None);
+        Self { tid: None, reason, on, phase, total, held, behind, holder, tgid: None, relation }
     }
 }
 

@@ -10,9 +10,12 @@ pub(crate) const FIRST_ARG_IS_FD: u8 = 0x80;
 pub(crate) const WAKES_FUTEX: u8 = 1;
 /// The call wakes threads that wait on a descriptor.
 pub(crate) const WAKES_FD: u8 = 2;
+/// The call makes room for threads that write to a descriptor, and by the way wakes those that read a socket for its answer. Programs make
+/// it so often that interrupts come in it, too.
+pub(crate) const MAKES_ROOM: u8 = 4;
 
 /// System calls that wake others, by what the others wait on. A thread that exits releases those that join it.
-const WAKERS: [(u8, &[&str]); 2] = [
+const WAKERS: [(u8, &[&str]); 3] = [
     (WAKES_FUTEX, &["futex", "futex_wake", "futex_requeue", "exit", "exit_group"]),
     (
         WAKES_FD,
@@ -35,6 +38,7 @@ const WAKERS: [(u8, &[&str]); 2] = [
             "io_uring_enter",
         ],
     ),
+    (MAKES_ROOM, &["read", "readv", "preadv2", "recvfrom", "recvmsg", "recvmmsg"]),
 ];
 
 /// What every system-call number can wake, as `WAKES_` bits, given the number of each name on this architecture.
@@ -54,6 +58,11 @@ pub fn wakes_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_
 const ON_ANY_FD: &[&str] = &[
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev",
     "pwritev2",
+];
+/// Those on a socket.
+const ON_SOCKET: &[&str] = &[
+    "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4",
+    "connect",
 ];
 
 /// System calls that a thread blocks in for a reason of its own, by name.
@@ -95,13 +104,6 @@ const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
         Reason::Poll,
         &["poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"],
     ),
-    (
-        Reason::Net,
-        &[
-            "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept",
-            "accept4", "connect",
-        ],
-    ),
     (Reason::Sleep, &["nanosleep", "clock_nanosleep"]),
 ];
 
@@ -117,9 +119,11 @@ pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX
             }
         }
     }
-    for number in ON_ANY_FD.iter().filter_map(|name| number_of(name)) {
-        if let Some(entry) = reasons.get_mut(number) {
-            *entry = Reason::Io as u8 | FIRST_ARG_IS_FD;
+    for (reason, names) in [(Reason::Io, ON_ANY_FD), (Reason::Net, ON_SOCKET)] {
+        for number in names.iter().filter_map(|name| number_of(name)) {
+            if let Some(entry) = reasons.get_mut(number) {
+                *entry = reason as u8 | FIRST_ARG_IS_FD;
+            }
         }
     }
     reasons

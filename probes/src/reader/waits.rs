@@ -231,6 +231,7 @@ fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
         on: Comm(key.comm),
         total: Nanos(record.total_ns),
         held: Nanos(record.held_ns),
+        behind: Nanos(record.behind_ns),
         holder: (key.by_tid != 0).then_some(Tid(key.by_tid)),
         tgid: (record.tgid != 0).then_some(Tgid(record.tgid)),
         relation: Relation::from_raw(u8::try_from(record.relation).ok()?)?,

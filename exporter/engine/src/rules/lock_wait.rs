@@ -3,14 +3,18 @@
 //! The kernel's account has a state of its own for waits whose futex is known to be a held lock. A thread that waits for the work of
 //! another one, as autograd's for its queue, is in another state, and nobody is blamed for it, whatever the other does.
 
-use gpucause_abi::state::Reason;
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Reason, State};
+use gpucause_abi::{Nanos, Tid};
 
 use super::Rule;
 use super::share::{best, lost, lost_part};
 use crate::chain::{Cause, Culprit, Step};
-use crate::context::Context;
+use crate::context::{Context, waits_in};
+use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::effect::{ratio, total};
+use crate::divide::{Span, at_most, part};
+use crate::effect::{Phases, ratio, total};
 
 const LOCK: [Reason; 1] = [Reason::Lock];
 
@@ -26,10 +30,34 @@ pub(super) const RULE: Rule = Rule {
     evaluate,
 };
 
+/// How long a thread waited for the work of others that launch for it, as autograd's, while those waited for locks.
+pub(crate) fn behind(delta: &Delta<'_>, tid: Tid, phases: Phases) -> Nanos {
+    let behind = waits_in(delta, Some(tid), phases, &[Reason::Futex]).map(|wait| wait.behind);
+    total(behind).min(of_others(delta, tid))
+}
+
+/// What other threads that launch lost to locks.
+pub(crate) fn of_others(delta: &Delta<'_>, tid: Tid) -> Nanos {
+    let others = delta.threads().iter().filter(|own| own.tid != tid);
+    total(others.map(|own| lost(own, &LOCK)))
+}
+
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
+    let waits = part(&thread.time, |phase, state| {
+        state == State::Off(Reason::Futex) && phases.contain(phase)
+    });
+    let mut claim = at_most(waits, behind(span.delta, thread.tid, phases));
+    claim.merge(&lost_part(thread, &LOCK));
+    claim
+}
+
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let cause = Cause::LockWait;
-    let share = best(context, process, cause, |e| e.offcpu(&LOCK), |_, t| lost(t, &LOCK))?;
+    let mut share = best(context, process, cause, |e| e.offcpu(&LOCK), |_, t| lost(t, &LOCK))?;
+    let delta = share.effect.delta(process);
+    let behind = behind(delta, share.tid, share.effect.phases);
+    share.taken_share = (share.taken_share + ratio(behind, delta.wall)).min(1.0);
     let waits = process.waits_of(share.tid, share.effect, &LOCK);
     let all = total(waits.iter().map(|wait| wait.total));
     let holders = waits.iter().filter(|wait| wait.tgid.is_some() && wait.held.0 > 0);
@@ -37,6 +65,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let evidence = share
         .evidence()
         .with("held_seconds", share.time.as_secs_f64())
+        .with("behind_seconds", behind.as_secs_f64())
         .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
         .with(
             "holder_seconds",
@@ -71,11 +100,6 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         fix: format!(
             "Find what {name} does while it holds the lock, and move that out; gdb stops the process for about a second."
         ),
-        ..share.detection(
-            cause,
-            (index, process),
-            |_, thread, _| lost_part(thread, &LOCK),
-            evidence,
-        )
+        ..share.detection(cause, (index, process), claim, evidence)
     })
 }

@@ -96,6 +96,7 @@ fn wait() -> impl Strategy<Value = Wait> {
             tgid: tgid.map(Tgid),
             total,
             held,
+            behind: held,
             holder: None,
         })
 }

@@ -2,13 +2,13 @@
 
 use gpucause_abi::record::DEVICE_LEN;
 use gpucause_abi::snapshot::{BlockIo, DeviceName, Wait};
-use gpucause_abi::state::{BlockOperation, Reason, Relation, State};
+use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tgid, Tid};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Place, Severity};
 
 use crate::host::{Host, lost, takes};
 use crate::process::{KERNEL, MS, Task, US, comm};
-use crate::scenarios::{self, FAULT_WINDOWS, WORKER, steady, trained};
+use crate::scenarios::{self, FAULT_WINDOWS, HOLDER, WORKER, steady, trained};
 
 #[test]
 fn the_holder_of_a_lock_is_named() {
@@ -32,6 +32,25 @@ fn only_the_waits_inside_launches_are_lost_to_the_lock_that_launches_wait_for() 
         Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
     );
     lost(chain, u64::from(FAULT_WINDOWS) * 200 * MS);
+}
+
+#[test]
+fn what_a_thread_waits_for_another_one_that_waits_for_the_lock_is_part_of_the_loss() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.waits(Reason::Lock, HOLDER, 400 * MS, 400 * MS);
+        train.waits_behind("pt_autograd_0", 500 * MS, 300 * MS);
+        train.on(101).launches(100, 5 * US);
+        train.rests(Phase::Host, State::Off(Reason::Futex));
+        train.waits(Reason::Lock, HOLDER, 300 * MS, 300 * MS).on(100);
+    });
+    let chain = host.only(Cause::LockWait);
+    assert_eq!(chain.victim.tid, 100);
+    lost(chain, u64::from(FAULT_WINDOWS) * 700 * MS);
+    let holders = chain.losses.iter().map(|loss| (&*loss.comm, loss.seconds.round()));
+    let all = f64::from(FAULT_WINDOWS) * 0.7;
+    assert_eq!(holders.collect::<Vec<_>>(), [("lock-holder", all.round())]);
 }
 
 #[test]

@@ -95,6 +95,7 @@ impl Source {
             phase: self.one(Phase::ALL),
             total: self.nanos(),
             held: self.nanos(),
+            behind: self.nanos(),
             holder: self.maybe(|source| Tid(source.small())),
             tgid: self.maybe(|source| Tgid(source.small())),
             relation: self.one(Relation::ALL),
