@@ -6,6 +6,8 @@ import faults
 
 # Most of a dispatcher's time that a healthy program may show as lost.
 MOST_LOST = 0.03
+# Waits for CPUs that the program itself has are a cause from here on.
+MOST_WITHOUT_CPU = 0.05
 # For so long after its end a healthy program is observed.
 AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2

@@ -4,6 +4,7 @@ import inspect
 import pathlib
 import re
 import threading
+import time
 
 
 def waited(pid):
@@ -19,12 +20,18 @@ def waited(pid):
     return total / 1e9
 
 
+# Without a CPU.
+NO_CPU = ("preempted", "runqueue")
+
+
 class LostTime:
-    """Of processes: by the counters between marks, and as `top` shows it."""
+    """Of processes: by the counters between marks, as `top` shows it, and what chains have of it."""
 
     def __init__(self, exporter, pids):
         self.exporter, self.pids = exporter, pids
         self.marks, self.shown, self.ended = [], 0.0, threading.Event()
+        # Of each process: the time, and all dispatcher time, what is lost of it and what of that without a CPU until then.
+        self.curves = {pid: [] for pid in pids}
         self.watcher = threading.Thread(target=self.watch)
         self.watcher.start()
 
@@ -34,19 +41,40 @@ class LostTime:
         self.marks.append((name, [(total("lost_seconds", pid), total("seconds", pid), waited(pid)) for pid in self.pids]))
 
     def watch(self):
-        # Until what `top` shows has nothing of the start.
-        self.ended.wait(6)
-        while not self.ended.wait(1.5):
-            for process in filter(None, map(self.exporter.process, self.pids)):
+        begin = time.monotonic()
+        while not self.ended.wait(1):
+            at, page = time.time(), self.exporter.page()
+            for pid, curve in self.curves.items():
+                lost = [(labels["state"], own) for labels, own in self.exporter.samples("gpucause_dispatcher_lost_seconds_total", pid, page)]
+                cpu = sum(own for state, own in lost if state in NO_CPU)
+                wall = self.exporter.total("gpucause_dispatcher_seconds_total", pid, page)
+                curve.append((at, wall, sum(own for _, own in lost), cpu))
+            # From when what `top` shows has nothing of the start.
+            for process in filter(None, map(self.exporter.process, self.pids if time.monotonic() > begin + 6 else ())):
                 self.shown = max(self.shown, process["lost_share"] or 0.0)
+
+    def stop(self):
+        self.ended.set()
+        self.watcher.join()
 
     def end(self):
         """Of each phase the share that is lost, and the share in waits for a CPU by the kernel's account: of all processes."""
-        self.ended.set()
-        self.watcher.join()
+        self.stop()
         for (name, before), (_, after) in zip(self.marks, self.marks[1:]):
             lost, seconds, waits = (sum(b[at] - a[at] for a, b in zip(before, after)) for at in range(3))
             yield name, lost / max(seconds, 1e-9), waits / max(seconds, 1e-9)
+
+
+    def unnamed(self, pid):
+        """Of the time in which a process was watched, the share that is shown as lost beyond what chains have; and of that without a CPU, where
+        no chain has it. What is shown is the mean over threads, and chains have the time of the one that lost most."""
+        chains, curve = self.exporter.chains(pid), self.curves[pid]
+        # Chains have what they took until their last evaluation.
+        begin, end = curve[0][0], max([chain["last_seen"] for chain in chains if chain["taken_by"]], default=curve[-1][0])
+        wall, lost, cpu = (between(points, begin, end) for points in ([(own[0], own[at]) for own in curve] for at in (1, 2, 3)))
+        named = sum(between(taken(chain, lost=chain["cause"] != "unexplained"), begin, end) for chain in chains)
+        has_cpu = any(chain["cause"] in ("cpu_preemption", "runqueue_wait", "noisy_cgroup") for chain in chains)
+        return lost / wall - named / (end - begin), 0.0 if has_cpu else cpu / wall
 
 
 def shown(shares):
@@ -64,9 +92,13 @@ def until(points, at):
     return before[1]
 
 
-def taken(chain):
-    """What a chain took until when."""
-    return [(chain["first_seen"] + at, seconds) for at, seconds, _ in chain["taken_by"]]
+def between(points, begin, end):
+    return until(points, end) - until(points, begin)
+
+
+def taken(chain, lost=False):
+    """What a chain took until when, or what was lost of that."""
+    return [(chain["first_seen"] + own[0], own[2 if lost else 1]) for own in chain["taken_by"]]
 
 
 def names_line(text, function):

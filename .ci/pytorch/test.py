@@ -80,6 +80,7 @@ def healthy(bed, name):
         lost.mark(None)
         shares = list(lost.end())
         program.end()
+        check_named(name, [lost.unnamed(pid) for pid in pids])
         # Threads that hand work over wait for CPUs by the kernel's own account.
         waits = max(waits for _, _, waits in shares)
         check(max(lost - waits for _, lost, waits in shares) < MOST_LOST, f"{name}: less than {MOST_LOST:.0%} is lost in each phase, without waits for a CPU: {shown(shares)}")
@@ -102,11 +103,12 @@ def fault(bed, name):
         if name == "preempted":
             os.symlink("/bin/sh", f"{folder}/hog")
             hogs.append(subprocess.Popen(["taskset", "-c", "0", f"{folder}/hog", "-c", "while :; do :; done"]))
-        begin, host = time.time(), bed.host(program, *(hog.pid for hog in hogs))
+        begin, host, lost = time.time(), bed.host(program, *(hog.pid for hog in hogs)), LostTime(bed.exporter, [program.pid])
         program.go()
         # The last evaluation within it.
         time.sleep(FAULT_SECONDS - 0.2)
-        chains = bed.exporter.chains(program.pid)
+        chains, unnamed = bed.exporter.chains(program.pid), lost.unnamed(program.pid)
+        lost.stop()
         host.end()
         result = program.result()
         program.end()
@@ -115,10 +117,19 @@ def fault(bed, name):
             hog.wait()
 
     def finish():
+        check_named(name, [unnamed])
         evaluate(bed, name, begin, chains, result)
         return show(bed, name, [program.pid], [FAULTS[name].cause], host)
 
     return finish
+
+
+def check_named(name, unnamed):
+    """The law of `rules/unexplained.rs`: few waits for CPUs are no cause."""
+    for share, cpu in unnamed:
+        rest = share - min(cpu, expected.MOST_WITHOUT_CPU - MOST_LOST)
+        text = f"{share:.1%} is lost beyond what chains have, {cpu:.1%} in waits for CPUs that none has"
+        check(rest <= MOST_LOST, f"{name}: all but {MOST_LOST:.0%} of the time that is shown as lost is named: {text}")
 
 
 def evaluate(bed, name, begin, chains, result):
