@@ -47,6 +47,12 @@ class Run:
     def phase(self, name):
         print(json.dumps({"phase": name, "at": time.monotonic()}), flush=True)
 
+    def only(self, phase, step):
+        """All of what it does once it is warm."""
+        self.ready()
+        self.phase(phase)
+        self.repeat(step, self.seconds)
+
     def repeat(self, step, seconds):
         begin, half = time.perf_counter(), None
         while time.perf_counter() < begin + seconds:
