@@ -2,6 +2,7 @@
 
 import collections
 
+import errors
 import faults
 
 # Most of a dispatcher's time that a healthy program may show as lost.
@@ -54,7 +55,10 @@ FAULTS = {
     # The kernel copies for it, which is time of its own on a CPU.
     "reads": Fault("block_io", allowed=("host_code",)),
 }
-COUNTED = ("eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
+# Its errors are counted.
+ERRORS = "failing"
+COUNTED = (ERRORS, "eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
 # Those that differ most.
 QUICK = ("eager", "mixed", "slow_dataset", "python_loop")
 QUICK_COUNTED = ("eager",)
+ENVIRONMENTS = {ERRORS: {"FAKE_SCRIPT": errors.SCRIPT}, **{name: healthy.environment for name, healthy in HEALTHY.items()}}

@@ -12,11 +12,12 @@ import sys
 import time
 
 import counted
+import errors
 import faults
 import gpu
 import healthy
 
-PROGRAMS = {program.__name__: program for group in (healthy, faults, counted) for program in group.PROGRAMS}
+PROGRAMS = {program.__name__: program for group in (healthy, faults, counted, errors) for program in group.PROGRAMS}
 
 
 class Run:

@@ -42,8 +42,7 @@ class Bed:
         check(self.exporter.starts(), "the exporter starts")
 
     def start(self, name, seconds, prefix=()):
-        environment = HEALTHY[name].environment if name in HEALTHY else {}
-        program = Started(name, seconds, prefix, {**self.environment, **environment})
+        program = Started(name, seconds, prefix, {**self.environment, **expected.ENVIRONMENTS.get(name, {})})
         if check(program.warm(), f"{name} starts"):
             within(10, self.is_calm)
             return program
@@ -203,13 +202,31 @@ def counts(bed, name):
     program.end()
 
 
+def counts_errors(bed):
+    """Those that the script made, by the driver and, of allocations, by the runtime above it."""
+    program = bed.start(expected.ERRORS, 0)
+    if not program:
+        return
+    counted = lambda: {labels["op"]: count for labels, count in bed.exporter.samples("gpucause_cuda_call_errors_total", program.pid)}
+    before = counted()
+    program.go()
+    result = program.result()
+    time.sleep(0.5)
+    found = {op: count - before.get(op, 0) for op, count in counted().items()}
+    launches, allocations = result["failed"]["cuLaunchKernel"], result["failed"]["cuMemAlloc_v2"]
+    wanted = {"cuLaunchKernel": launches, "cuMemAlloc": allocations, "cudaMalloc": allocations}
+    check(found == wanted and min(wanted.values()) > 0, f"{program.name}: errors {wanted}: counted {found}")
+    check(result["raised"] == launches, f"{program.name}: PyTorch raised {result['raised']} errors of {launches} launches that failed")
+    program.end()
+
+
 def count_all(given, names):
     if not names:
         return
     bed = Bed(given.gpucause, given.folder, "--probe.budget", "off")
     try:
         for name in names:
-            counts(bed, name)
+            (counts_errors(bed) if name == expected.ERRORS else counts(bed, name))
     finally:
         bed.exporter.end()
 
@@ -228,13 +245,13 @@ def main():
     given, begin = arguments(), time.monotonic()
     # So that it ends what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    default = HEALTHY if given.seconds else expected.QUICK if given.quick else [*HEALTHY, *FAULTS]
+    default = HEALTHY if given.seconds else expected.QUICK if given.quick else [*HEALTHY, *FAULTS, expected.ERRORS]
     names = given.programs or default
     counted = () if given.seconds else expected.QUICK_COUNTED if given.quick else expected.COUNTED
     count_all(given, [name for name in counted if name in names])
     bed = Bed(given.gpucause, given.folder, seconds=given.seconds)
     try:
-        again = chains(bed, names)
+        again = chains(bed, [name for name in names if name != expected.ERRORS])
         if again:
             print(f"once more, as others used the CPUs: {', '.join(again)}", flush=True)
             failed.extend(f"{name} beside others" for name in chains(bed, again))
