@@ -92,7 +92,7 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
 /// Most of the time that is shown as lost without a chain that has it.
 const MOST_UNNAMED: f64 = 0.03;
 
-/// Without waits for CPUs, of which few are no cause.
+/// Without waits for CPUs: few are no cause.
 const BLOCKED: [Reason; 3] = [Reason::Lock, Reason::Io, Reason::PageFault];
 const THEIR_CAUSES: [Cause; 3] = [Cause::LockWait, Cause::BlockIo, Cause::PageFault];
 
