@@ -3,7 +3,7 @@
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
-# make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
+# make healthy  ten minutes of programs with which nothing is wrong, and a minute of each one of real PyTorch: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
@@ -40,7 +40,7 @@ TRIPLE := $(if $(ARCH),aarch64-unknown-linux-gnu)
 RELEASE := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)release
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit test-kernels test-fleet test-pytorch test-gpu deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit test-kernels test-fleet pytorch test-pytorch test-gpu deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -102,8 +102,9 @@ test-unit: deb
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
 
-healthy: debug-stand-ins
+healthy: debug-stand-ins pytorch
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
+	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/debug/gpucause $(TARGET_DIR)/pytorch --seconds 60
 
 dashboards-picture: demo
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
@@ -152,10 +153,13 @@ test-fleet: debug-stand-ins alert-tools
 	$(SUDO) .ci/test-nodes
 	$(SUDO) .ci/test-stragglers
 
-test-pytorch: tools
+# PyTorch with stand-ins, and the exporter that observes it.
+pytorch: tools
 	@.ci/install python3:python3 pip3:python3-pip nm:binutils taskset:util-linux
 	.ci/pytorch/install $(TARGET_DIR)/pytorch
 	$(CARGO) build -p gpucause
+
+test-pytorch: pytorch
 	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/debug/gpucause $(TARGET_DIR)/pytorch $(PYTORCH_ARGS)
 
 test-gpu: build

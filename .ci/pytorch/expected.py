@@ -2,10 +2,13 @@
 
 import collections
 
+import errors
 import faults
 
 # Most of a dispatcher's time that a healthy program may show as lost.
 MOST_LOST = 0.03
+# Waits for CPUs that the program itself has are a cause from here on.
+MOST_WITHOUT_CPU = 0.05
 # For so long after its end a healthy program is observed.
 AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2
@@ -13,11 +16,8 @@ FAULT_SECONDS, COUNTED_SECONDS = 16, 2
 FOUND_AFTER = 11
 # Of the seconds by a program's own clock.
 TOLERANCE = 0.1
-# A chain has the waits of one thread. Behind the interpreter's lock autograd's wait, too, and of data that no worker's call brings it is not
-# known for whom the thread waits.
-TOLERANCES = {"python_loop": 0.3, "held_by_c": 0.2, "slow_workers": 0.35}
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
-CULPRITS_SHARE = 0.7
+CULPRITS_SHARE = 0.9
 
 # `allowed`: chains that may be found.
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
@@ -49,9 +49,13 @@ FAULTS = {
     # On two CPUs, what computes there competes with the training, too: by the kernel's account for a tenth to a fifth of the time.
     "held_by_c": Fault("lock_wait", "metrics", allowed=("cpu_preemption", "runqueue_wait")),
     "preempted": Fault("cpu_preemption", "hog"),
-    "reads": Fault("block_io"),
+    # The kernel copies for it, which is time of its own on a CPU.
+    "reads": Fault("block_io", allowed=("host_code",)),
 }
-COUNTED = ("eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
+# Its errors are counted.
+ERRORS = "failing"
+COUNTED = (ERRORS, "eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
 # Those that differ most.
 QUICK = ("eager", "mixed", "slow_dataset", "python_loop")
 QUICK_COUNTED = ("eager",)
+ENVIRONMENTS = {ERRORS: {"FAKE_SCRIPT": errors.SCRIPT}, **{name: healthy.environment for name, healthy in HEALTHY.items()}}

@@ -47,9 +47,7 @@ def slow_dataset(run):
         # All of what this thread computes is its own code, but for what its launches take.
         run.lose(time.thread_time() - begin)
 
-    run.ready()
-    run.phase("train")
-    run.repeat(step, run.seconds)
+    run.only("train", step)
 
 
 class Threads:
@@ -84,9 +82,7 @@ def slow_workers(run):
 
     for _ in range(3):
         step()
-    run.ready()
-    run.phase("train")
-    run.repeat(step, run.seconds)
+    run.only("train", step)
 
 
 def named(name, function):
@@ -204,9 +200,7 @@ def reads(run):
 
     for _ in range(3):
         step()
-    run.ready()
-    run.phase("train")
-    run.repeat(step, run.seconds)
+    run.only("train", step)
 
 
 def large_copies(run):
@@ -215,9 +209,7 @@ def large_copies(run):
     block = torch.zeros(64 << 20)
     step = lambda: block.to("cuda").add_(1)
     step()
-    run.ready()
-    run.phase("copy")
-    run.repeat(step, run.seconds)
+    run.only("copy", step)
 
 
 def emptied_cache(run):
@@ -230,9 +222,7 @@ def emptied_cache(run):
         torch.cuda.empty_cache()
 
     step()
-    run.ready()
-    run.phase("allocate")
-    run.repeat(step, run.seconds)
+    run.only("allocate", step)
 
 
 PROGRAMS = (slow_dataset, slow_workers, python_loop, held_by_c, preempted, reads, large_copies, emptied_cache)

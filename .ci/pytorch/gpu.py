@@ -17,8 +17,9 @@ def stand_in():
     driver = ctypes.CDLL("libcuda.so.1")
     if not hasattr(driver, "fake_calls"):
         return None
-    driver.fake_calls.restype = driver.fake_kernels.restype = ctypes.c_uint64
-    driver.fake_calls.argtypes, driver.fake_kernel_ns.argtypes = [ctypes.c_char_p], [ctypes.c_uint64]
+    driver.fake_calls.restype = driver.fake_failed.restype = driver.fake_kernels.restype = ctypes.c_uint64
+    driver.fake_calls.argtypes = driver.fake_failed.argtypes = [ctypes.c_char_p]
+    driver.fake_kernel_ns.argtypes = [ctypes.c_uint64]
     return driver
 
 

@@ -17,9 +17,7 @@ def eager(run):
 
     training = Training()
     gpu.limit(training.step, training.grow)
-    run.ready()
-    run.phase("train")
-    run.repeat(training.waiting_step, run.seconds)
+    run.only("train", training.waiting_step)
 
 
 def full_queue(run):
@@ -28,9 +26,7 @@ def full_queue(run):
 
     training = Training()
     gpu.limit(training.step, training.grow)
-    run.ready()
-    run.phase("train")
-    run.repeat(training.step, run.seconds)
+    run.only("train", training.step)
 
 
 def compiled(run):
@@ -56,9 +52,7 @@ def compiled(run):
         data = torch.cat([data, data])
 
     gpu.limit(step, grow)
-    run.ready()
-    run.phase("train")
-    run.repeat(lambda: step().item(), run.seconds)
+    run.only("train", lambda: step().item())
 
 
 def graphs(run):
@@ -75,9 +69,7 @@ def graphs(run):
             output = training.model(training.data)
     # A launch of a graph takes little of the CPU.
     gpu.limit(graph.replay, factor=100)
-    run.ready()
-    run.phase("replay")
-    run.repeat(lambda: (graph.replay(), output[0, 0, 0].item()), run.seconds)
+    run.only("replay", lambda: (graph.replay(), output[0, 0, 0].item()))
 
 
 def two_ranks(run):
@@ -95,9 +87,7 @@ def two_ranks(run):
     # Its check of shapes would read what a kernel wrote.
     training.model = torch.nn.parallel.DistributedDataParallel(training.model, init_sync=False)
     gpu.limit(training.step, factor=8)
-    run.ready()
-    run.phase("train")
-    run.repeat(training.waiting_step, run.seconds)
+    run.only("train", training.waiting_step)
 
 
 def prefetching(run):
@@ -127,9 +117,7 @@ def prefetching(run):
 
     thread.start()
     gpu.limit(step, factor=3)
-    run.ready()
-    run.phase("train")
-    run.repeat(step, run.seconds)
+    run.only("train", step)
 
 
 def mixed(run):
@@ -187,9 +175,7 @@ def checkpointing(run):
 
     training = Training(checkpointing=True)
     gpu.limit(training.step, training.grow)
-    run.ready()
-    run.phase("train")
-    run.repeat(training.waiting_step, run.seconds)
+    run.only("train", training.waiting_step)
 
 
 def two_devices(run):
@@ -198,9 +184,7 @@ def two_devices(run):
 
     training = Training(layers=4, devices=2)
     gpu.limit(training.step, training.grow, factor=8)
-    run.ready()
-    run.phase("train")
-    run.repeat(training.waiting_step, run.seconds)
+    run.only("train", training.waiting_step)
 
 
 def launch_bound(run):
@@ -211,9 +195,7 @@ def launch_bound(run):
     for _ in range(5):
         training.step()
     gpu.never_the_limit()
-    run.ready()
-    run.phase("train")
-    run.repeat(training.step, run.seconds)
+    run.only("train", training.step)
 
 
 PROGRAMS = (eager, full_queue, compiled, graphs, two_ranks, prefetching, mixed, requests, checkpointing, two_devices, launch_bound)

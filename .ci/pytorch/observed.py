@@ -4,53 +4,71 @@ import inspect
 import pathlib
 import re
 import threading
+import time
 
 
-def waited(pid):
-    """Seconds that the threads which launch waited for a CPU, by the kernel's account."""
-    total = 0
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        try:
-            if task.name == str(pid) or (task / "comm").read_text().startswith("pt_autograd"):
-                total += int((task / "schedstat").read_text().split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            # It has ended.
-            pass
-    return total / 1e9
-
-
-class LostTime:
-    """Of processes: by the counters between marks, and as `top` shows it."""
+class Shown:
+    """The largest share of processes that `top` shows as lost."""
 
     def __init__(self, exporter, pids):
         self.exporter, self.pids = exporter, pids
-        self.marks, self.shown, self.ended = [], 0.0, threading.Event()
+        self.most, self.ended = 0.0, threading.Event()
         self.watcher = threading.Thread(target=self.watch)
         self.watcher.start()
 
-    def mark(self, name):
-        page = self.exporter.page()
-        total = lambda metric, pid: self.exporter.total(f"gpucause_dispatcher_{metric}_total", pid, page)
-        self.marks.append((name, [(total("lost_seconds", pid), total("seconds", pid), waited(pid)) for pid in self.pids]))
-
     def watch(self):
-        # Until what `top` shows has nothing of the start.
+        # Until what it shows has nothing of the start.
         self.ended.wait(6)
         while not self.ended.wait(1.5):
             for process in filter(None, map(self.exporter.process, self.pids)):
-                self.shown = max(self.shown, process["lost_share"] or 0.0)
+                self.most = max(self.most, process["lost_share"] or 0.0)
 
     def end(self):
-        """Of each phase the share that is lost, and the share in waits for a CPU by the kernel's account: of all processes."""
         self.ended.set()
         self.watcher.join()
-        for (name, before), (_, after) in zip(self.marks, self.marks[1:]):
-            lost, seconds, waits = (sum(b[at] - a[at] for a, b in zip(before, after)) for at in range(3))
-            yield name, lost / max(seconds, 1e-9), waits / max(seconds, 1e-9)
+        return self.most
+
+
+class LostTime:
+    """Of processes, by the counters at marks; the exporter evaluates what it finds when these are read."""
+
+    NO_CPU = ("preempted", "runqueue")
+
+    def __init__(self, exporter, pids):
+        self.exporter, self.pids = exporter, pids
+        # Name and time, and of each process all dispatcher time, what is lost of it, and what of that without a CPU.
+        self.marks = []
+
+    def mark(self, name):
+        at, page = time.time(), self.exporter.page()
+        lost = lambda pid: list(self.exporter.samples("gpucause_dispatcher_lost_seconds_total", pid, page))
+        total = lambda pid, states=None: sum(own for labels, own in lost(pid) if states is None or labels["state"] in states)
+        wall = lambda pid: self.exporter.total("gpucause_dispatcher_seconds_total", pid, page)
+        self.marks.append((name, at, {pid: (wall(pid), total(pid), total(pid, self.NO_CPU)) for pid in self.pids}))
+
+    def phases(self):
+        """Of each phase the share that is lost, of all processes."""
+        for (name, _, before), (_, _, after) in zip(self.marks, self.marks[1:]):
+            wall, lost = (sum(after[pid][at] - before[pid][at] for pid in self.pids) for at in (0, 1))
+            yield name, lost / max(wall, 1e-9)
+
+    def unnamed(self, pid):
+        """The share of the time that is shown as lost beyond what chains have, and of that without a CPU, where no chain has it. What is
+        shown is the mean over threads, and chains have the time of the one that lost most."""
+        chains = [chain for chain in self.exporter.chains(pid) if chain["taken_by"]]
+        # What chains took before the first was found, they took at once, and they have what they took until they were last evaluated.
+        begin = max(self.marks[0][1], min([chain["first_seen"] for chain in chains], default=0))
+        end = max([chain["last_seen"] for chain in chains], default=self.marks[-1][1])
+        curves = [[(at, own[pid][column]) for _, at, own in self.marks] for column in range(3)]
+        between = lambda curve: until(curve, end) - until(curve, begin)
+        wall, lost, cpu = map(between, curves)
+        named = sum(between(taken(chain, lost=chain["cause"] != "unexplained")) for chain in chains)
+        has_cpu = any(chain["cause"] in ("cpu_preemption", "runqueue_wait") for chain in chains)
+        return lost / wall - named / (end - begin), 0.0 if has_cpu else cpu / wall
 
 
 def shown(shares):
-    return ", ".join(f"{phase} {lost:.1%} (waits for a CPU {waits:.1%})" for phase, lost, waits in shares)
+    return ", ".join(f"{phase} {lost:.1%}" for phase, lost in shares)
 
 
 def until(points, at):
@@ -64,9 +82,9 @@ def until(points, at):
     return before[1]
 
 
-def taken(chain):
-    """What a chain took until when."""
-    return [(chain["first_seen"] + at, seconds) for at, seconds, _ in chain["taken_by"]]
+def taken(chain, lost=False):
+    """What a chain took until when, or what was lost of that."""
+    return [(chain["first_seen"] + own[0], own[2 if lost else 1]) for own in chain["taken_by"]]
 
 
 def names_line(text, function):

@@ -12,11 +12,12 @@ import sys
 import time
 
 import counted
+import errors
 import faults
 import gpu
 import healthy
 
-PROGRAMS = {program.__name__: program for group in (healthy, faults, counted) for program in group.PROGRAMS}
+PROGRAMS = {program.__name__: program for group in (healthy, faults, counted, errors) for program in group.PROGRAMS}
 
 
 class Run:
@@ -46,6 +47,12 @@ class Run:
 
     def phase(self, name):
         print(json.dumps({"phase": name, "at": time.monotonic()}), flush=True)
+
+    def only(self, phase, step):
+        """All of what it does once it is warm."""
+        self.ready()
+        self.phase(phase)
+        self.repeat(step, self.seconds)
 
     def repeat(self, step, seconds):
         begin, half = time.perf_counter(), None

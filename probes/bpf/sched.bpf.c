@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* Off-CPU time of tracked threads, split by reason.
  *
- * A thread that leaves the CPU while runnable was preempted. A blocked one waits for its blocked reason until it is woken,
- * and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
+ * A thread that leaves the CPU while runnable was preempted, unless it hands its work over. A blocked one waits for its blocked reason
+ * until it is woken, and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
  * `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
 
 /* Linux's S_IFMT and the file types that distinguish blocking reads. */
@@ -214,6 +214,37 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	return 0;
 }
 
+/* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
+#define AT_ONCE_NS 50000ULL
+
+/* Whether the running thread, between its calls, leaves its CPU to a thread of the same process that launches, too, and that it woke just
+ * now: it handed its work over, as PyTorch's main thread and autograd's do to each other, and waits for what the other does. */
+static __noinline bool hands_over(const struct thread *thread, struct task_struct *task, __u64 now,
+				  struct task_struct *next)
+{
+	struct thread *other;
+
+	if (next->tgid != task->tgid || thread->role != ROLE_DISPATCHER || thread->phase != PHASE_HOST)
+		return false;
+	other = thread_of(next);
+	return other && other->role == ROLE_DISPATCHER && other->wakes & WAKES_FUTEX && other->waker_tid == task->pid &&
+	       other->woken_ns >= thread->on_since_ns && now - other->woken_ns <= AT_ONCE_NS;
+}
+
+/* Begins the wait of the running thread for the one that it handed its work over to. */
+static __noinline void await_other(struct thread *thread, __u32 tgid, struct task_struct *next)
+{
+	thread->off_reason = REASON_FUTEX;
+	thread->polls_until_ns = 0;
+	name_task(&thread->waker, next, tgid, thread->proc_id);
+	thread->wakes = WAKES_FUTEX;
+	thread->waker_tid = next->pid;
+	thread->waker_busy_since_ns = 0;
+	thread->waker_proc_id = 0;
+	thread->waker_lock_ns = 0;
+	thread->waker_polled = 0;
+}
+
 /* Begins the time off the CPU of the running task: `sched_switch` is about to put `next` there. */
 static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now, struct task_struct *next)
 {
@@ -231,9 +262,12 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		free_slot(thread, task->pid);
 	if (thread->retried_ns)
 		settle_awake(thread, task->pid);
-	if (preempt || task->__state == 0) {
-		thread->off_reason = REASON_PREEMPTED;
+	if (preempt || task->__state == 0)
 		kind = SWITCH_INVOLUNTARY;
+	if (kind == SWITCH_INVOLUNTARY && hands_over(thread, task, now, next)) {
+		await_other(thread, tgid, next);
+	} else if (kind == SWITCH_INVOLUNTARY) {
+		thread->off_reason = REASON_PREEMPTED;
 		if (thread->role != ROLE_HELPER) {
 			name_task(&thread->culprit, next, tgid, thread->proc_id);
 			await_cpu(thread, task->pid, bpf_get_smp_processor_id(), REASON_PREEMPTED, now);

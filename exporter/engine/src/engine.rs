@@ -21,7 +21,7 @@ use crate::effect::measure;
 use crate::history::{Evaluation, History, leak_span};
 use crate::long_calls::LongCalls;
 use crate::peers::Peers;
-use crate::rules::unexplained::rest;
+use crate::rules::unexplained::{loss, rest};
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
 
@@ -339,6 +339,9 @@ fn detections(context: &Context<'_>, index: usize) -> Vec<Detection> {
         found.extend(rest(context, index, &found));
     }
     divide_effects(process, &mut found);
+    if FALLBACK.applies(context, process) {
+        found.extend(loss(context, index, &found));
+    }
     fit(&mut found, process.short.wall);
     found
 }

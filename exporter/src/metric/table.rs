@@ -213,7 +213,7 @@ metrics! {
         at fleet;
     CAUSAL_CHAIN_SECONDS: Counter "gpucause_causal_chain_seconds", SECONDS,
         ["pid", "comm", "cause"],
-        "Time of dispatcher threads that causal chains attribute to the cause: gpucause_stall_seconds_total, and time on a CPU, in collectives, in waits for the GPU or for data of a worker.",
+        "Time of dispatcher threads that causal chains attribute to the cause: gpucause_stall_seconds_total, and time on a CPU, in collectives, in waits for the GPU or for data of a worker, or, as unexplained, lost without a cause.",
         at fleet;
     PROCESS_INFO: Info "gpucause_process_info", None,
         ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size"],

@@ -29,24 +29,25 @@ int fake_name(const char *name);
 struct fake_thread *fake_thread(void);
 // Where not 0: what the script says of a call with this number.
 extern unsigned char fake_scripted[FAKE_NAMES];
-void fake_delay(int id, uint64_t call);
+// Does that, and returns the error that the call is to have, or 0.
+result fake_act(int id, uint64_t call);
 
+// Counts a call, and is the error that it is to have.
 #define COUNT()                                                                                                        \
-	do {                                                                                                           \
+	({                                                                                                             \
 		static int id_;                                                                                        \
 		if (__builtin_expect(!id_, 0))                                                                         \
 			id_ = fake_name(__func__);                                                                     \
 		uint64_t call_ = ++fake_thread()->calls[id_];                                                          \
-		if (__builtin_expect(fake_scripted[id_], 0))                                                           \
-			fake_delay(id_, call_);                                                                        \
-	} while (0)
+		__builtin_expect(fake_scripted[id_], 0) ? fake_act(id_, call_) : OK;                                   \
+	})
 
-// A function of CUDA that is counted and returns the value of expressions, the last of them.
+// A function of CUDA that is counted and returns the value of expressions, the last of them, unless it is to fail.
 #define CALL(name, parameters, ...)                                                                                    \
 	API result name parameters                                                                                     \
 	{                                                                                                              \
-		COUNT();                                                                                               \
-		return (__VA_ARGS__);                                                                                  \
+		result scripted_ = COUNT();                                                                            \
+		return scripted_ ? scripted_ : (__VA_ARGS__);                                                          \
 	}
 
 // CUlaunchConfig.

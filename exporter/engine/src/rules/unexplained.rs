@@ -1,22 +1,32 @@
-//! The part of a tail that no cause explains, reported as unexplained.
+//! What no cause explains, reported as unexplained: the part of a tail, and time that was lost.
+//!
+//! The law: what is shown as lost is at most [`MOST_UNNAMED`] of the time more than what all chains took, where they are evaluated. Shown
+//! is the mean over the threads that launch, and a chain has the time of the one that lost most. The one exception are
+//! [little waits for CPUs](super::cpu_preemption::is_little) that nobody outside of the program had.
 
-use gpucause_abi::state::{Phase, Reason};
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Phase, Reason, State};
 
 use super::Rule;
-use super::share::{CAUSES, MOST};
-use crate::chain::{Cause, Chain, Effect, Step};
+use super::share::{CAUSES, MOST, lost_part};
+use crate::chain::{Cause, Chain, Effect, Evidence, Severity, Step};
 use crate::context::Context;
+use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::explained;
-use crate::effect::{Measured, ratio, total};
+use crate::divide::{Span, explained, less};
+use crate::effect::{Measured, Phases, ratio, total};
 
 /// Least unexplained share of a tail: the width of histogram slots limits the accuracy of its size.
 const MIN_SHARE: f64 = 0.1;
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::Unexplained,
-    reads: &["gpucause_cuda_call_duration_seconds", "gpucause_cuda_call_offcpu_seconds_total"],
-    needs: "a tail of launches of severity low that no other cause explains",
+    reads: &[
+        "gpucause_cuda_call_duration_seconds",
+        "gpucause_cuda_call_offcpu_seconds_total",
+        "gpucause_dispatcher_seconds_total",
+    ],
+    needs: "a tail of launches of severity low that no other cause explains, or 3 % of the time lost in waits for locks, disks and pages that are too short to be causes by themselves",
     during_warm_up: false,
     evaluate,
 };
@@ -24,6 +34,8 @@ pub(super) const RULE: Rule = Rule {
 /// What to do where launches were off the CPU for something else than the GPU: no full launch queue does that.
 const WAITS: &str =
     "Record stacks of the slow calls (gpucause record): they show what the launches waited for.";
+const WAITS_OF_KINDS: &str =
+    "Record stacks of the process (gpucause record): they show what its thread waited for.";
 const RUNS: &str = "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck.";
 
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
@@ -74,5 +86,62 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: if waited { WAITS } else { RUNS }.into(),
         ..Detection::new(Cause::Unexplained, Effect::LaunchTail, index, evidence)
+    })
+}
+
+/// Most of the time that is shown as lost without a chain that has it.
+const MOST_UNNAMED: f64 = 0.03;
+
+/// Without waits for CPUs: few are no cause.
+const BLOCKED: [Reason; 3] = [Reason::Lock, Reason::Io, Reason::PageFault];
+const THEIR_CAUSES: [Cause; 3] = [Cause::LockWait, Cause::BlockIo, Cause::PageFault];
+
+fn blocked(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    lost_part(thread, &BLOCKED)
+}
+
+/// Time lost by one thread that no detection takes, of this thread or, for the same cause, of another.
+pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let span = process.span();
+    let unnamed = |thread: &ThreadDelta| {
+        let claims = found.iter().filter_map(|own| own.claim);
+        claims.fold(lost_part(thread, &BLOCKED), |rest, (claim, phases)| {
+            less(rest, &claim(&span, thread, phases))
+        })
+    };
+    let threads = process.short.threads().iter().map(|thread| (thread, unnamed(thread)));
+    let (thread, taken) = threads.max_by_key(|(_, rest)| rest.total())?;
+    let taken_share = ratio(taken.total(), process.short.wall);
+    // What a user does not want to know of is not named otherwise.
+    let wanted = THEIR_CAUSES.map(|cause| context.settings.rule(cause));
+    let least = wanted.iter().filter_map(|rule| rule.min_lost_share);
+    let least = least.fold(context.settings.severities.low.max(MOST_UNNAMED), f64::max);
+    if taken_share < least || wanted.iter().any(|rule| !rule.enabled) {
+        return None;
+    }
+    let [lock, io, page_fault] = BLOCKED.map(|reason| {
+        let time = Phase::ALL.iter().map(|&phase| taken.at(phase, State::Off(reason)));
+        total(time).as_secs_f64()
+    });
+    let evidence = Evidence::default()
+        .with("taken_share", taken_share)
+        .with("lock_seconds", lock)
+        .with("io_seconds", io)
+        .with("page_fault_seconds", page_fault);
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let sentence = "Of the last {window_seconds|seconds} of {comm}, {taken_share|percent} were lost in waits of several kinds, none of \
+                    which is a cause by itself: {lock_seconds|seconds} for locks, {io_seconds|seconds} for disks and \
+                    {page_fault_seconds|seconds} for pages.";
+    Some(Detection {
+        tid: Some(thread.tid),
+        path: vec![Step::new(victim, Effect::LaunchGap.label(), "off the CPU", taken.total())],
+        taken: taken.into(),
+        claim: Some((blocked, Phases::Feeding)),
+        taken_share,
+        most: Severity::Low,
+        sentence: Sentence::new(sentence, [("comm", &*comm)]),
+        fix: WAITS_OF_KINDS.into(),
+        ..Detection::new(Cause::Unexplained, Effect::LaunchGap, index, evidence)
     })
 }

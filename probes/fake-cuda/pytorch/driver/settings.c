@@ -1,24 +1,38 @@
-// Settings of the environment, and the script of delays.
+// Settings of the environment, and the script of delays and errors.
 #include "driver.h"
 
 uint64_t kernel_ns = 3000, launch_ns = 2000;
 int devices = 1;
 
-enum { NONE, SPIN, SLEEP };
+enum { NONE, SPIN, SLEEP, ERROR };
 API unsigned char fake_scripted[FAKE_NAMES];
 static struct {
-	uint64_t ns, every;
-} delays[FAKE_NAMES];
+	// How long a delay takes, or the error.
+	uint64_t value, every;
+	_Atomic uint64_t failed;
+} script[FAKE_NAMES];
 
-API void fake_delay(int id, uint64_t call)
+API result fake_act(int id, uint64_t call)
 {
-	if (call % delays[id].every)
-		return;
-	uint64_t end = now() + delays[id].ns;
-	if (fake_scripted[id] == SPIN)
-		spin_until(end);
-	else
-		sleep_until(end);
+	if (call % script[id].every)
+		return OK;
+	switch (fake_scripted[id]) {
+	case SPIN:
+		spin_until(now() + script[id].value);
+		return OK;
+	case SLEEP:
+		sleep_until(now() + script[id].value);
+		return OK;
+	default:
+		script[id].failed++;
+		return script[id].value;
+	}
+}
+
+// Calls of this name that the script let fail.
+API uint64_t fake_failed(const char *name)
+{
+	return script[fake_name(name)].failed;
 }
 
 static uint64_t nanoseconds(const char *text, char **rest)
@@ -39,28 +53,36 @@ static uint64_t nanoseconds(const char *text, char **rest)
 	abort();
 }
 
-// One delay: NAME=spin:TIME or NAME=sleep:TIME, with /N for each Nth call only.
-static void delay(char *entry)
+// One of NAME=spin:TIME, NAME=sleep:TIME and NAME=error:CODE, with /N for each Nth call of a thread only.
+static void act(char *entry)
 {
-	char *how = strchr(entry, '='), *time = how ? strchr(how, ':') : NULL;
-	if (!time) {
-		fprintf(stderr, "stand-in: no delay: %s; expected NAME=spin:TIME[/N] or NAME=sleep:TIME[/N]\n", entry);
+	static const char *const kinds[] = { [SPIN] = "spin", [SLEEP] = "sleep", [ERROR] = "error" };
+	char *how = strchr(entry, '='), *value = how ? strchr(how, ':') : NULL;
+	int kind = ERROR;
+	if (value) {
+		*how++ = *value++ = 0;
+		while (kind && strcmp(how, kinds[kind]))
+			kind--;
+	}
+	if (!value || !kind) {
+		fprintf(stderr,
+			"stand-in: not in a script: %s; expected NAME=spin:TIME, sleep:TIME or error:CODE, and /N\n",
+			entry);
 		abort();
 	}
-	*how++ = *time++ = 0;
 	int id = fake_name(entry);
-	delays[id].ns = nanoseconds(time, &time);
-	delays[id].every = *time == '/' ? strtoull(time + 1, NULL, 10) : 1;
-	fake_scripted[id] = delays[id].ns ? !strcmp(how, "sleep") ? SLEEP : SPIN : NONE;
+	script[id].value = kind == ERROR ? strtoull(value, &value, 10) : nanoseconds(value, &value);
+	script[id].every = *value == '/' ? strtoull(value + 1, NULL, 10) : 1;
+	fake_scripted[id] = script[id].value ? kind : NONE;
 }
 
-// A list of delays, with commas between them; one of 0 ns ends an earlier one. Programs may call it at any time.
-API void fake_script(const char *script)
+// Acts with commas between them; one of 0 ends an earlier one. Programs may call it at any time.
+API void fake_script(const char *text)
 {
-	char *copy = strdup(script), *left = copy, *entry;
+	char *copy = strdup(text), *left = copy, *entry;
 	while ((entry = strsep(&left, ",")))
 		if (*entry)
-			delay(entry);
+			act(entry);
 	free(copy);
 }
 
@@ -84,6 +106,6 @@ __attribute__((constructor)) static void at_start(void)
 	number("FAKE_LAUNCH_NS", &launch_ns);
 	number("FAKE_DEVICES", &count);
 	devices = count < MAX_DEVICES ? count : MAX_DEVICES;
-	if (getenv("FAKE_DELAY"))
-		fake_script(getenv("FAKE_DELAY"));
+	if (getenv("FAKE_SCRIPT"))
+		fake_script(getenv("FAKE_SCRIPT"));
 }
