@@ -6,7 +6,7 @@ mod ping;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -35,6 +35,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |own| own.wait(ns))?,
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |own| own.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
+        Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |pipe| pipe.wait(ns))??,
         Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |ping| ping.wait(ns))??,
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |file| file.read_for(ns))??,
@@ -56,6 +57,7 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |_| ()),
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
+        Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |_| ()),
         Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |_| ()),
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |_| ()),
@@ -88,6 +90,7 @@ struct Own {
     polled: Option<Other>,
     work: Option<Other>,
     pipe: Option<Pipe>,
+    full: Option<FullPipe>,
     net: Option<Net>,
     ping: Option<Ping>,
     direct: Option<DirectFile>,
@@ -204,6 +207,36 @@ impl Pipe {
         self.reader.read_exact(&mut [0])
     }
 }
+
+/// A full pipe from which a helper thread reads.
+struct FullPipe {
+    writer: io::PipeWriter,
+    reader: Waker,
+}
+
+impl FullPipe {
+    fn new() -> io::Result<Self> {
+        use std::io::{Read as _, Write as _};
+        let (mut end, mut writer) = io::pipe()?;
+        // SAFETY: the descriptor is open, and no memory is passed.
+        let bytes = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+        writer.write_all(&vec![0; usize::try_from(bytes).map_err(io::Error::other)?])?;
+        // Room is made by whole pages.
+        let reader = Waker::start("pipe-reader", move || {
+            let _ = end.read_exact(&mut [0; PIECE]);
+        })?;
+        Ok(Self { writer, reader })
+    }
+
+    fn wait(&mut self, ns: u64) -> io::Result<()> {
+        use std::io::Write as _;
+        self.reader.wake_after(ns);
+        self.writer.write_all(&[0; PIECE])
+    }
+}
+
+/// Bytes of a page.
+const PIECE: usize = 4096;
 
 /// A socket to which a helper thread sends.
 struct Net {

@@ -38,6 +38,8 @@ pub enum Way {
     Poll,
     /// In `read` from a pipe.
     Pipe,
+    /// In `write` to a pipe that is full until another thread reads.
+    FullPipe,
     /// In `recv` from a socket.
     Net,
     /// In `O_DIRECT` reads of a file.
@@ -52,7 +54,7 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 13] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
@@ -61,6 +63,7 @@ impl Way {
         ("work", Self::Work),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
+        ("full_pipe", Self::FullPipe),
         ("net", Self::Net),
         ("io", Self::Io),
         ("page_fault", Self::PageFault),

@@ -161,6 +161,15 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
 }
 
 #[test]
+fn a_wait_for_room_in_a_pipe_is_for_the_thread_that_reads_it() -> Result<()> {
+    let process = blocked("--kind full_pipe --each 5ms --count 100")?;
+    let (of_reader, of_all) = waited(&process, &[Reason::Poll], "pipe-reader");
+    ensure!(of_reader * 100 >= of_all * 97, "{of_reader} of {of_all} ns: {:?}", process.waits);
+    ensure!(of_reader >= 480_000_000, "{of_reader} ns: {:?}", process.waits);
+    Ok(())
+}
+
+#[test]
 fn a_wait_for_another_threads_work_is_for_no_lock_however_busy_that_is() -> Result<()> {
     let process = blocked("--kind work --each 8ms --count 100")?;
     ensure!(off(&process.dispatcher_time, Reason::Lock) == 0, "{:?}", process.waits);
