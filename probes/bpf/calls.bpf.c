@@ -169,17 +169,16 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	thread = dispatcher(task);
 	if (!thread)
 		return false;
-	if (is_launch_class(op) && !is_observed(thread, op)) {
-		count_self(SELF_LEFT_AT_ENTRY);
+	charge_entry(thread, cookie);
+	if (!is_observed(thread, load_class(op))) {
+		leave_at_entry(thread, LOAD_NESTED);
 		return false;
 	}
 	if (thread->off_since_ns)
 		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, cookie))
 		return false;
-	if (!is_launch_class(op))
-		load_of(thread)->others++;
-	else if (!begin_launch(ctx, thread, op, link))
+	if (!begin_call(ctx, thread, op, link))
 		return false;
 	if (thread->depth >= MAX_DEPTH) {
 		count_self(SELF_TOO_DEEP);
@@ -202,7 +201,7 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 /* With separate entry and return links, calls that were left at entry also report returns. */
 VERIFIED_ONCE int count_unmatched(__u64 cookie)
 {
-	if (cookie == ANY_CALL || !is_launch_class(op_of(cookie)))
+	if (cookie == ANY_CALL || load_class(op_of(cookie)) == LOAD_WAIT)
 		count_self(SELF_UNMATCHED);
 	return 0;
 }

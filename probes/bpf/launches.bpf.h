@@ -2,10 +2,12 @@
 /* Counts outermost launches of every layer, and times those that the budget allows. */
 #pragma once
 
-/* Reports a batch of launches, and the thread's load as that of its process if it is the busiest in this window. */
-VERIFIED_ONCE int report_load(struct thread *thread, __u32 window)
+/* Cookies of probes on instructions that the kernel single-steps. */
+#define SINGLE_STEPPED (1ULL << 33)
+
+/* Reports the thread's load as that of its process if it is the busiest in this window. */
+VERIFIED_ONCE int report_load(struct thread *thread)
 {
-	const struct load *own;
 	struct proc *proc;
 	__u32 proc_id;
 
@@ -13,15 +15,10 @@ VERIFIED_ONCE int report_load(struct thread *thread, __u32 window)
 		return 0;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (!proc)
+	if (!proc || (proc->load_window == thread->hit_window && proc->load.spent_ns > thread->load.spent_ns))
 		return 0;
-	own = &thread->load;
-	__sync_fetch_and_add(&proc->launches, HIT_BATCH);
-	if (proc->load_window == window &&
-	    proc->load.runtime + proc->load.driver + proc->load.untimed > own->runtime + own->driver + own->untimed)
-		return 0;
-	proc->load_window = window;
-	__builtin_memcpy(&proc->load, own, sizeof(proc->load));
+	proc->load_window = thread->hit_window;
+	__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
 	return 0;
 }
 
@@ -37,11 +34,68 @@ static __always_inline struct load *load_of(struct thread *thread)
 	return &thread->load;
 }
 
-/* Counts an outermost launch in batches, to reduce contention on the process record. */
+static __always_inline __u32 load_class(__u32 op)
+{
+	return op_info[op & (MAX_OPS - 1)].load & (LOADS - 1);
+}
+
+/* What a hit takes of the thread if the call is left at entry. */
+static __always_inline void charge_entry(struct thread *thread, __u64 cookie)
+{
+	struct load *load = load_of(thread);
+
+	load->spent_ns += watch.counted_ns;
+	if (cookie & SINGLE_STEPPED) {
+		load->spent_ns += watch.stepped_ns;
+		load->stepped[load_class(op_of(cookie))]++;
+		count_self(SELF_SINGLE_STEPPED);
+	}
+	if (++thread->hits % HIT_BATCH == 0)
+		report_load(thread);
+}
+
+/* The call is left at entry. */
+static __always_inline void leave_at_entry(struct thread *thread, __u32 class)
+{
+	load_of(thread)->counted[class & (LOADS - 1)]++;
+	count_self(SELF_LEFT_AT_ENTRY);
+}
+
+/* What timing a call takes of the thread in addition. */
+static __always_inline void charge_timed(struct thread *thread, __u32 class)
+{
+	struct load *load = load_of(thread);
+
+	load->timed[class & (LOADS - 1)]++;
+	load->spent_ns += watch.timed_ns - watch.counted_ns;
+}
+
+/* Whether hits took the thread's part of this window, so that calls are only counted until the next. */
+static __always_inline bool is_spent(struct thread *thread)
+{
+	return watch.quota_ns && thread->load.spent_ns >= watch.quota_ns;
+}
+
+/* Adds a batch of outermost launches to those of the process. */
+VERIFIED_ONCE int report_launches(struct thread *thread)
+{
+	struct proc *proc;
+	__u32 proc_id;
+
+	if (!thread)
+		return 0;
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->launches, HIT_BATCH);
+	return 0;
+}
+
+/* Counts an outermost launch, in batches to reduce contention on the process record. */
 static __always_inline void count_launch(struct thread *thread)
 {
 	if (++thread->launches % HIT_BATCH == 0)
-		report_load(thread, watch.window);
+		report_launches(thread);
 }
 
 /* Copies the launch mode of the process. */
@@ -64,14 +118,15 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	return 0;
 }
 
-/* Whether a launch by this op is counted by its own probes. */
-static __always_inline bool is_observed(struct thread *thread, __u32 op)
+/* Whether a call of this class is counted by its own probes. */
+static __always_inline bool is_observed(struct thread *thread, __u32 class)
 {
 	if (thread->modes != watch.modes)
 		copy_mode(thread);
 	if (thread->mode.turn & 1)
-		return false;
-	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
+		return class == LOAD_WAIT;
+	return !(thread->mode.driver_only && class == LOAD_RUNTIME) &&
+	       !(thread->mode.shed & SHED_QUERIES && class == LOAD_QUERY);
 }
 
 /* Whether the new call is part of a launch: the driver's part of a runtime launch. */
@@ -80,18 +135,57 @@ static __always_inline bool is_in_launch(struct thread *thread)
 	return thread->depth && op_info[frame_at(thread, thread->depth - 1)->op & (MAX_OPS - 1)].function_arg;
 }
 
-/* A launch within another call is part of it. A kernel that no launch of the outer call names, as NCCL's, is counted by
- * name. */
-static __noinline void count_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+/* A call within another one that is left at entry. A kernel that no launch of the outer call names, as NCCL's, is counted
+ * by name. */
+static __noinline void count_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
-	count_self(SELF_LEFT_AT_ENTRY);
-	if (is_in_launch(thread)) {
-		load_of(thread)->nested++;
-		return;
-	}
-	load_of(thread)->others++;
-	if (thread->depth < MAX_DEPTH)
+	leave_at_entry(thread, LOAD_NESTED);
+	if (is_launch_class(op) && !is_in_launch(thread) && thread->depth < MAX_DEPTH)
 		count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
+}
+
+/* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
+ * within one of the same op in a library before the driver's. The counted one is still open if its return address is
+ * where it was. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
+VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	__u64 stack = PT_REGS_SP(ctx), open;
+	__u32 outer;
+
+	if (!thread)
+		return false;
+	open = thread->counted_stack;
+	outer = thread->counted_op;
+	if (open <= stack || open - stack >= NESTED_STACK || thread->counted_link == link ||
+	    op_info[op & (MAX_OPS - 1)].api != API_DRIVER ||
+	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op))
+		return false;
+#if defined(__TARGET_ARCH_x86)
+	return thread->counted_return == user_word(open);
+#else
+	return true;
+#endif
+}
+
+/* Remembers the call that is counted. Returns false for a second report of it, through another mount of the file. */
+VERIFIED_ONCE int begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	__u64 stack = PT_REGS_SP(ctx);
+
+	if (!thread)
+		return false;
+	if (thread->counted_stack == stack && thread->counted_op == op && thread->counted_link != link &&
+	    !closed_links[thread->counted_link & (MAX_LINKS - 1)]) {
+		count_self(SELF_DUPLICATE_HIT);
+		return false;
+	}
+	thread->counted_op = op;
+	thread->counted_link = link;
+	thread->counted_stack = stack;
+#if defined(__TARGET_ARCH_x86)
+	thread->counted_return = user_word(stack);
+#endif
+	return true;
 }
 
 /* Ends the gap since the last timed launch; the return of this launch is not seen. */
@@ -106,77 +200,116 @@ static __noinline void end_gap(struct thread *thread)
 }
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
- * may load their kernel. The unused first frame remembers where the last such launch was made. */
+ * may load their kernel. */
 VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
 {
 	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
-	__u64 stack = PT_REGS_SP(ctx);
 	struct kernel *kernel = 0;
-	struct frame *unused;
+	__u32 every;
 
 	if (!thread)
 		return false;
-	unused = frame_at(thread, 0);
-	/* A duplicate report, through another mount of the file. */
-	if (thread->untimed_in_a_row && unused->stack == stack && unused->op == op && unused->link != link &&
-	    !closed_links[unused->link & (MAX_LINKS - 1)]) {
-		count_self(SELF_DUPLICATE_HIT);
-		return true;
-	}
+	every = thread->mode.sample_every;
 	if (argument_of_function) {
 		struct kernel_key key = { .function = argument(ctx, argument_of_function), .proc_id = thread->proc_id };
 
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
-	if (thread->untimed_in_a_row + 1 >= thread->mode.sample_every ||
+	if ((every && thread->untimed_in_a_row + 1 >= every) ||
 	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
 		thread->untimed_in_a_row = 0;
 		return false;
 	}
+	if (!begin_counted(ctx, thread, op, link))
+		return true;
 	thread->untimed_in_a_row++;
 	if (kernel)
 		__sync_fetch_and_add(&kernel->launches, 1);
 	else
 		count_other_launch(thread->proc_id);
-	unused->stack = stack;
-	unused->op = op;
-	unused->link = link;
-	load_of(thread)->untimed++;
+	leave_at_entry(thread, load_class(op));
 	count_launch(thread);
-	count_self(SELF_LEFT_AT_ENTRY);
-	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op, 1);
 	if (thread->launched_ns)
 		end_gap(thread);
 	return true;
 }
 
-/* Counts the hit of a nested launch. Returns false when nothing else is observed of it. */
-VERIFIED_ONCE int begin_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+/* Counts an asynchronous call with its bytes; returns false for one in so many, which is timed. Successful, for all that is
+ * known; frame is the unused first one. */
+VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
 {
+	struct frame *unused;
+
 	if (!thread)
 		return false;
-	if (!settings.nested_launches) {
-		count_nested_launch(ctx, thread, op);
+	if (++thread->asyncs_in_a_row >= ASYNC_ONE_IN) {
+		thread->asyncs_in_a_row = 0;
 		return false;
 	}
-	load_of(thread)->others++;
+	if (!begin_counted(ctx, thread, op, link))
+		return true;
+	leave_at_entry(thread, LOAD_ASYNC);
+	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op, 1);
+	if (!op_info[op & (MAX_OPS - 1)].role)
+		return true;
+	unused = frame_at(thread, 0);
+	unused->op = op;
+	read_arguments(ctx, unused, thread->proc_id);
+	if (op_info[op & (MAX_OPS - 1)].role == ARGS_FREE)
+		bytes_add(thread->proc_id, BYTES_FREED, 0, unused->bytes);
+	else if (op_info[op & (MAX_OPS - 1)].role <= ARGS_COPY_FIELDS_3D)
+		bytes_add(thread->proc_id, BYTES_COPIED, unused->kind, unused->bytes);
 	return true;
 }
 
-/* Counts the hit of a launch. Returns false when nothing else is observed of it. */
-static __always_inline bool begin_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+/* Whether a call within another one is left at entry: launches always, others but the names that NCCL asks for once the
+ * budget is spent. */
+static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 {
-	struct load *load;
+	if (is_launch_class(op))
+		return !settings.nested_launches;
+	return (thread->mode.shed || is_spent(thread)) && op_info[op & (MAX_OPS - 1)].role < ARGS_KERNEL_NAME;
+}
 
-	if (thread->depth)
-		return begin_nested_launch(ctx, thread, op);
-	if (thread->mode.sample_every > 1 && count_untimed(ctx, thread, op, link))
+/* Counts a call without frame as far as the budget demands; returns false when it is to be timed. */
+VERIFIED_ONCE int count_alone(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	__u32 class = load_class(op);
+	bool spent;
+
+	if (!thread)
 		return false;
-	load = load_of(thread);
-	if (op_info[op & (MAX_OPS - 1)].api == API_RUNTIME)
-		load->runtime++;
-	else
-		load->driver++;
-	count_launch(thread);
+	if (thread->counted_stack && is_in_counted(ctx, thread, op, link)) {
+		leave_at_entry(thread, LOAD_NESTED);
+		return true;
+	}
+	spent = is_spent(thread);
+	if (class == LOAD_ASYNC)
+		return (spent || thread->mode.shed & SHED_ASYNCS) && count_async(ctx, thread, op, link);
+	if (class == LOAD_QUERY && spent) {
+		leave_at_entry(thread, class);
+		return true;
+	}
+	return is_launch_class(op) && (spent || thread->mode.sample_every > 1) && count_untimed(ctx, thread, op, link);
+}
+
+/* Begins a call. Returns false when nothing is observed of it but that it was made. */
+static __always_inline bool begin_call(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	if (thread->depth) {
+		if (leaves_nested(thread, op)) {
+			count_nested(ctx, thread, op);
+			return false;
+		}
+	} else {
+		if ((thread->counted_stack || thread->mode.shed || thread->mode.sample_every > 1 || is_spent(thread)) &&
+		    count_alone(ctx, thread, op, link))
+			return false;
+		thread->counted_stack = 0;
+		if (is_launch_class(op))
+			count_launch(thread);
+	}
+	charge_timed(thread, load_class(op));
 	return true;
 }

@@ -300,7 +300,7 @@ impl Kernel {
             Work::Gap => {
                 image.launch_gap.merge(&one(amount));
                 image.launches.untimed += 1;
-                image.launches.estimated += amount % 7;
+                image.launches.unobserved.0 += amount % 7;
             }
             Work::Scheduler => schedule(image, key, amount),
             Work::Host => use_host(image, key, amount),
