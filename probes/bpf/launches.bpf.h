@@ -5,6 +5,9 @@
 /* Cookies of probes on instructions that the kernel single-steps. */
 #define SINGLE_STEPPED (1ULL << 33)
 
+/* Cookies of probes on calls that may reach the driver's: not in its own library. */
+#define OUTER (1ULL << 34)
+
 /* Reports the thread's load as that of its process if it is the busiest in this window. */
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
@@ -15,6 +18,8 @@ VERIFIED_ONCE int report_load(struct thread *thread)
 		return 0;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	count_self_by(SELF_LEFT_AT_ENTRY, thread->left);
+	thread->left = 0;
 	if (!proc || (proc->load_window == thread->hit_window && proc->load.spent_ns > thread->load.spent_ns))
 		return 0;
 	proc->load_window = thread->hit_window;
@@ -39,41 +44,46 @@ static __always_inline __u32 load_class(__u32 op)
 	return op_info[op & (MAX_OPS - 1)].load & (LOADS - 1);
 }
 
-/* What a hit takes of the thread if the call is left at entry. */
-static __always_inline void charge_entry(struct thread *thread, __u64 cookie)
+/* What a hit takes of the thread. */
+static __always_inline void take(struct thread *thread, __u32 ns)
 {
-	struct load *load = load_of(thread);
-
-	load->spent_ns += watch.counted_ns;
-	if (cookie & SINGLE_STEPPED) {
-		load->spent_ns += watch.stepped_ns;
-		load->stepped[load_class(op_of(cookie))]++;
-		count_self(SELF_SINGLE_STEPPED);
-	}
+	thread->load.spent_ns += ns;
 	if (++thread->hits % HIT_BATCH == 0)
 		report_load(thread);
+}
+
+/* A hit on an instruction that the kernel single-steps. */
+VERIFIED_ONCE int charge_step(struct thread *thread, __u32 class)
+{
+	if (!thread)
+		return 0;
+	load_of(thread)->stepped[class & (LOADS - 1)]++;
+	thread->load.spent_ns += watch.stepped_ns;
+	count_self(SELF_SINGLE_STEPPED);
+	return 0;
 }
 
 /* The call is left at entry. */
 static __always_inline void leave_at_entry(struct thread *thread, __u32 class)
 {
 	load_of(thread)->counted[class & (LOADS - 1)]++;
-	count_self(SELF_LEFT_AT_ENTRY);
+	thread->left++;
+	take(thread, watch.counted_ns);
 }
 
-/* What timing a call takes of the thread in addition. */
+/* The call is timed. */
 static __always_inline void charge_timed(struct thread *thread, __u32 class)
 {
-	struct load *load = load_of(thread);
-
-	load->timed[class & (LOADS - 1)]++;
-	load->spent_ns += watch.timed_ns - watch.counted_ns;
+	load_of(thread)->timed[class & (LOADS - 1)]++;
+	take(thread, watch.timed_ns);
 }
 
 /* Whether hits took the thread's part of this window, so that calls are only counted until the next. */
 static __always_inline bool is_spent(struct thread *thread)
 {
-	return watch.quota_ns && thread->load.spent_ns >= watch.quota_ns;
+	__u32 quota = watch.quota_ns;
+
+	return quota && thread->load.spent_ns >= quota && thread->hit_window == watch.window;
 }
 
 /* Adds a batch of outermost launches to those of the process. */
@@ -118,6 +128,11 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	return 0;
 }
 
+static __always_inline bool is_launch_load(__u32 class)
+{
+	return class <= LOAD_DRIVER;
+}
+
 /* Whether a call of this class is counted by its own probes. */
 static __always_inline bool is_observed(struct thread *thread, __u32 class)
 {
@@ -147,7 +162,7 @@ static __noinline void count_nested(struct bpf_user_pt_regs_t *ctx, struct threa
 /* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
  * within one of the same op in a library before the driver's. The counted one is still open if its return address is
  * where it was. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
-VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
 	__u64 stack = PT_REGS_SP(ctx), open;
 	__u32 outer;
@@ -156,8 +171,7 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 		return false;
 	open = thread->counted_stack;
 	outer = thread->counted_op;
-	if (open <= stack || open - stack >= NESTED_STACK || thread->counted_link == link ||
-	    op_info[op & (MAX_OPS - 1)].api != API_DRIVER ||
+	if (open - stack >= NESTED_STACK || op_info[op & (MAX_OPS - 1)].api != API_DRIVER ||
 	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op))
 		return false;
 #if defined(__TARGET_ARCH_x86)
@@ -168,24 +182,41 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 }
 
 /* Remembers the call that is counted. Returns false for a second report of it, through another mount of the file. */
-VERIFIED_ONCE int begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+static __always_inline bool begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
 	__u64 stack = PT_REGS_SP(ctx);
 
-	if (!thread)
-		return false;
-	if (thread->counted_stack == stack && thread->counted_op == op && thread->counted_link != link &&
-	    !closed_links[thread->counted_link & (MAX_LINKS - 1)]) {
+	if (thread->counted_stack == stack && thread->counted_op == op_of(cookie) &&
+	    thread->counted_link != link_of(cookie) && !closed_links[thread->counted_link & (MAX_LINKS - 1)]) {
 		count_self(SELF_DUPLICATE_HIT);
 		return false;
 	}
-	thread->counted_op = op;
-	thread->counted_link = link;
+	thread->counted_op = op_of(cookie);
+	thread->counted_link = link_of(cookie);
 	thread->counted_stack = stack;
+	thread->counted_return = 0;
+	if (cookie & OUTER)
 #if defined(__TARGET_ARCH_x86)
-	thread->counted_return = user_word(stack);
+		thread->counted_return = user_word(stack);
+#else
+		thread->counted_return = 1;
 #endif
 	return true;
+}
+
+/* The kernel function of a launch. */
+static __always_inline __u64 function_of(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
+{
+	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
+	__u32 location = info->function_arg;
+
+	barrier_var(first);
+	barrier_var(second);
+	if (location == 1)
+		return first;
+	if (location == 2)
+		return second;
+	return argument(ctx, location);
 }
 
 /* Ends the gap since the last timed launch; the return of this launch is not seen. */
@@ -201,44 +232,46 @@ static __noinline void end_gap(struct thread *thread)
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
  * may load their kernel. */
-VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
-	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
+	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
 	struct kernel *kernel = 0;
 	__u32 every;
 
 	if (!thread)
 		return false;
 	every = thread->mode.sample_every;
-	if (argument_of_function) {
-		struct kernel_key key = { .function = argument(ctx, argument_of_function), .proc_id = thread->proc_id };
-
-		kernel = bpf_map_lookup_elem(&kernels, &key);
+	if (info->function_arg) {
+		thread->kernel_key.function = function_of(ctx, info);
+		thread->kernel_key.proc_id = thread->proc_id;
+		kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
 	}
 	if ((every && thread->untimed_in_a_row + 1 >= every) ||
 	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
 		thread->untimed_in_a_row = 0;
 		return false;
 	}
-	if (!begin_counted(ctx, thread, op, link))
+	if (!begin_counted(ctx, thread, cookie))
 		return true;
 	thread->untimed_in_a_row++;
-	if (kernel)
-		__sync_fetch_and_add(&kernel->launches, 1);
-	else
-		count_other_launch(thread->proc_id);
-	leave_at_entry(thread, load_class(op));
+	leave_at_entry(thread, info->load);
 	count_launch(thread);
-	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op, 1);
+	if (kernel) {
+		__sync_fetch_and_add(&kernel->launches, 1);
+		__sync_fetch_and_add(&kernel->untimed, 1);
+	} else {
+		count_other_launch(thread->proc_id);
+		bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
+	}
 	if (thread->launched_ns)
 		end_gap(thread);
 	return true;
 }
 
-/* Counts an asynchronous call with its bytes; returns false for one in so many, which is timed. Successful, for all that is
- * known; frame is the unused first one. */
-VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for one in so many, which is timed. */
+VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
+	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
 	struct frame *unused;
 
 	if (!thread)
@@ -247,18 +280,18 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 		thread->asyncs_in_a_row = 0;
 		return false;
 	}
-	if (!begin_counted(ctx, thread, op, link))
+	if (!begin_counted(ctx, thread, cookie))
 		return true;
 	leave_at_entry(thread, LOAD_ASYNC);
-	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op, 1);
-	if (!op_info[op & (MAX_OPS - 1)].role)
+	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
+	if (!info->role)
 		return true;
 	unused = frame_at(thread, 0);
-	unused->op = op;
+	unused->op = op_of(cookie);
 	read_arguments(ctx, unused, thread->proc_id);
-	if (op_info[op & (MAX_OPS - 1)].role == ARGS_FREE)
+	if (info->role == ARGS_FREE)
 		bytes_add(thread->proc_id, BYTES_FREED, 0, unused->bytes);
-	else if (op_info[op & (MAX_OPS - 1)].role <= ARGS_COPY_FIELDS_3D)
+	else if (info->role <= ARGS_COPY_FIELDS_3D)
 		bytes_add(thread->proc_id, BYTES_COPIED, unused->kind, unused->bytes);
 	return true;
 }
@@ -272,44 +305,40 @@ static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 	return (thread->mode.shed || is_spent(thread)) && op_info[op & (MAX_OPS - 1)].role < ARGS_KERNEL_NAME;
 }
 
-/* Counts a call without frame as far as the budget demands; returns false when it is to be timed. */
-VERIFIED_ONCE int count_alone(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+/* Counts an outermost call as far as the budget demands. Returns false when it is to be timed. */
+static __always_inline bool is_only_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie,
+					    __u32 class)
 {
-	__u32 class = load_class(op);
-	bool spent;
-
-	if (!thread)
-		return false;
-	if (thread->counted_stack && is_in_counted(ctx, thread, op, link)) {
+	if (thread->counted_return && thread->counted_stack > PT_REGS_SP(ctx) &&
+	    thread->counted_link != link_of(cookie) && is_in_counted(ctx, thread, op_of(cookie))) {
 		leave_at_entry(thread, LOAD_NESTED);
 		return true;
 	}
-	spent = is_spent(thread);
+	if (is_launch_load(class))
+		return (thread->mode.sample_every > 1 || is_spent(thread)) && count_untimed(ctx, thread, cookie);
 	if (class == LOAD_ASYNC)
-		return (spent || thread->mode.shed & SHED_ASYNCS) && count_async(ctx, thread, op, link);
-	if (class == LOAD_QUERY && spent) {
-		leave_at_entry(thread, class);
-		return true;
-	}
-	return is_launch_class(op) && (spent || thread->mode.sample_every > 1) && count_untimed(ctx, thread, op, link);
+		return (thread->mode.shed & SHED_ASYNCS || is_spent(thread)) && count_async(ctx, thread, cookie);
+	if (class != LOAD_QUERY || !is_spent(thread))
+		return false;
+	leave_at_entry(thread, class);
+	return true;
 }
 
 /* Begins a call. Returns false when nothing is observed of it but that it was made. */
-static __always_inline bool begin_call(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+static __always_inline bool begin_call(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie, __u32 class)
 {
 	if (thread->depth) {
-		if (leaves_nested(thread, op)) {
-			count_nested(ctx, thread, op);
+		if (leaves_nested(thread, op_of(cookie))) {
+			count_nested(ctx, thread, op_of(cookie));
 			return false;
 		}
 	} else {
-		if ((thread->counted_stack || thread->mode.shed || thread->mode.sample_every > 1 || is_spent(thread)) &&
-		    count_alone(ctx, thread, op, link))
+		if (is_only_counted(ctx, thread, cookie, class))
 			return false;
 		thread->counted_stack = 0;
-		if (is_launch_class(op))
+		if (is_launch_load(class))
 			count_launch(thread);
 	}
-	charge_timed(thread, load_class(op));
+	charge_timed(thread, class);
 	return true;
 }

@@ -23,8 +23,8 @@ use crate::attach::CallProbes;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Registry, Removed};
 
-/// Length of a window, and of one while a process is partly observed or its rung is new.
-const WINDOW: Duration = Duration::from_secs(1);
+/// Length of a window: what a process may take over its budget before less is observed.
+const WINDOW: Duration = Duration::from_millis(500);
 /// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(20);
 /// Default where the cost of a hit could not be measured.

@@ -138,7 +138,7 @@ shared_enum! {
         Freed = "freed",
         /// Sent into collectives, by op.
         Collective = "collective",
-        /// No bytes: outermost calls that were counted and not timed, by op.
+        /// No bytes: outermost calls that were counted and not timed, by op; without launches of kernels that have a record.
         UntimedCalls = "untimed_calls",
     }
 }
@@ -302,8 +302,8 @@ records! {
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
     /// Launches of one kernel function. It counts as loading until the first launch returns. `timed` is the `kernel_hists`
-    /// entry of its warm launches, counted from 1; 0 for none.
-    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32 }
+    /// entry of its warm launches, counted from 1; 0 for none. `untimed` are those launches that were counted and not timed.
+    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32, untimed: u64 }
 
     /// The meaning of a handle that the driver or the runtime returned: another handle of the process, or a name.
     KernelNameRecord as "kernel_name" { stands_for: u64, text: [u8; KERNEL_NAME_LEN] }
@@ -499,8 +499,10 @@ records! {
         untimed_in_a_row: u32,
         /// Asynchronous calls since the last that was timed.
         asyncs_in_a_row: u32,
-        /// Hits of call probes. Overflows.
+        /// Hits of call probes, and those left at entry that are not reported yet. Overflow.
         hits: u32,
+        left: u32,
+        left_pad: u32,
         /// Outermost launches. Overflows.
         launches: u32,
         /// The last outermost call that was counted and not timed: op and link, its stack pointer, 0 for none, and its return address.

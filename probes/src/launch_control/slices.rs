@@ -91,7 +91,8 @@ impl Slices {
         let variance = self.0.iter().map(off).sum::<f64>() * count / (count - 1.0);
         let by_chance = 2.0 * (variance * (1.0 - share)).sqrt() / launches;
         let more = (1.0 - share) * taken / (1.0 - taken.min(0.9)) / 2.0;
-        let (per_second, error) = (seen * (1.0 + more), by_chance + more);
+        // What was rarer than one slice was not seen.
+        let (per_second, error) = (seen * (1.0 + more), by_chance + more + 1.0 / count);
         (error <= MOST_ERROR).then_some(RateEstimate { per_second, error })
     }
 }
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn the_rate_of_a_steady_program_is_known() {
         let rate = observed(0.2, 7, |at| at * 100_000.0).1.unwrap();
-        assert!((rate.per_second / 100_000.0 - 1.0).abs() < 0.01 && rate.error < 0.03, "{rate:?}");
+        assert!((rate.per_second / 100_000.0 - 1.0).abs() < 0.01 && rate.error < 0.06, "{rate:?}");
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         let rate = slices.rate(0.2, 0.2).unwrap();
         let (slow, fast) = (100_000.0, 120_000.0);
         let within = |truth: f64| (truth / rate.per_second - 1.0).abs() <= rate.error + 1e-9;
-        assert!(within(slow) && within(fast) && rate.error < 0.11, "{rate:?}");
+        assert!(within(slow) && within(fast) && rate.error < 0.17, "{rate:?}");
     }
 
     proptest! {
