@@ -122,6 +122,9 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 		thread->mode = *mode;
 	else
 		__builtin_memset(&thread->mode, 0, sizeof(thread->mode));
+	/* Of a call that is counted elsewhere from now on, no part is left out. */
+	thread->counted_stack = 0;
+	thread->counted_return = 0;
 	if (watch.calibrates == CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;
@@ -159,9 +162,18 @@ static __noinline void count_nested(struct bpf_user_pt_regs_t *ctx, struct threa
 		count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
 }
 
+#if defined(__TARGET_ARCH_x86)
+static __always_inline bool is_trampoline(__u64 address)
+{
+	struct mm_struct *mm = UNTRUSTED(task_struct, bpf_get_current_task_btf())->mm;
+
+	return mm && mm->uprobes_state.xol_area && address == mm->uprobes_state.xol_area->vaddr;
+}
+#endif
+
 /* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
  * within one of the same op in a library before the driver's. The counted one is still open if its return address is
- * where it was. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
+ * where it was, or the kernel's trampoline, where another link has a return probe. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
 VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
 	__u64 stack = PT_REGS_SP(ctx), open;
@@ -175,7 +187,8 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op))
 		return false;
 #if defined(__TARGET_ARCH_x86)
-	return thread->counted_return == user_word(open);
+	open = user_word(open);
+	return open == thread->counted_return || is_trampoline(open);
 #else
 	return true;
 #endif

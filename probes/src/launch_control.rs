@@ -25,6 +25,8 @@ use crate::registry::{Registry, Removed};
 
 /// Length of a window: what a process may take over its budget before less is observed.
 const WINDOW: Duration = Duration::from_millis(500);
+/// What hits may take in a window before calls are only counted, as a multiple of the budget: windows differ in length.
+const QUOTA: f64 = 1.1;
 /// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(20);
 /// Default where the cost of a hit could not be measured.
@@ -114,7 +116,7 @@ impl LaunchControl {
     /// Sets what probes may take of a thread's time.
     pub(crate) fn set_limits(&mut self, limits: Option<Limits>) -> Result<(), ControlError> {
         let quota = limits.filter(|_| self.pinned.is_none());
-        self.modes.set_quota(self.cost, quota.map(|own| WINDOW.mul_f64(own.budget)))?;
+        self.modes.set_quota(self.cost, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
         self.limits = limits;
         Ok(())
     }

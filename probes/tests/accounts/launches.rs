@@ -75,7 +75,9 @@ fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f6
     match label {
         "full" => assert_eq!(timed, made),
         "driver_only" => {
-            ensure!(timed.abs_diff(made) <= 2, "{timed} of {made} are timed");
+            // Over the budget launches are only counted until the probes have changed.
+            let untimed = made.saturating_sub(timed);
+            ensure!(untimed <= RATE / 2, "{timed} of {made} are timed");
             let driver = process.call_durations(op("cuLaunchKernel")).count();
             ensure!(driver > RATE * 2, "{driver} were timed in the driver");
         }
