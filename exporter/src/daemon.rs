@@ -101,7 +101,8 @@ impl Daemon {
         let (launch_ops, budget) = (config.launch_ops.0, config.probe.budget.0);
         let counting_limit = config.probe.counting_share();
         let disabled = !config.probe.enabled;
-        let options = Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
+        let options =
+            Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
         warn_of_hazards();
         let shared = Arc::new(Shared {
             probes: Probes::start(options)?,

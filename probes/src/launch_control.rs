@@ -224,12 +224,7 @@ impl LaunchControl {
         }
     }
 
-    fn change_rung(
-        &mut self,
-        now: Instant,
-        load: &Load,
-        before: Rung,
-    ) -> Result<(), ControlError> {
+    fn change_rung(&mut self, now: Instant, load: &Load, before: Rung) -> Result<(), ControlError> {
         let Some(caller) = self.callers.get_mut(&load.id) else { return Ok(()) };
         let rung = caller.budget.rung();
         self.states.set_rung(load.id, rung);
@@ -310,7 +305,8 @@ impl LaunchControl {
         }
         for id in &resuming {
             if let Some(own) = self.callers.get_mut(id) {
-                own.presence = Presence::Observed { since: Instant::now(), launches: 0, until: None };
+                own.presence =
+                    Presence::Observed { since: Instant::now(), launches: 0, until: None };
             }
         }
         // Probes are attached before they count.

@@ -129,7 +129,11 @@ impl Probes {
         let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);
-        let desired = DesiredState { enabled: !options.disabled, budget: options.budget, counting_limit: options.counting_limit };
+        let desired = DesiredState {
+            enabled: !options.disabled,
+            budget: options.budget,
+            counting_limit: options.counting_limit,
+        };
         let desired = Arc::new(DesiredStateCell::new(desired)?);
         let tasks = Attacher {
             programs: Arc::clone(&programs),

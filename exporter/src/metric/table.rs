@@ -74,7 +74,7 @@ metrics! {
         at fleet;
     LAUNCHES: Counter "gpucause_launches", None,
         ["pid", "comm"],
-        "Launches of kernels and graphs that were seen: outermost calls of every layer, including cold ones. All there are, unless gpucause_calls_unobserved_seconds_total grows.",
+        "Launches of kernels and graphs that were seen: outermost calls of every layer, including cold ones; all there are unless gpucause_calls_unobserved_seconds_total grows.",
         at fleet;
     CALLS_OBSERVED: Counter "gpucause_calls_observed_seconds", SECONDS,
         ["pid", "comm"],
@@ -92,11 +92,11 @@ metrics! {
         "How far gpucause_launch_rate_estimate may be off, as a share of it.";
     CALL_SAMPLING: Gauge "gpucause_call_sampling_ratio", None,
         ["pid", "comm", "class"],
-        "Share of the process's calls that is timed, of classes that are timed less over the probe budget: query (attributes, occupancy) and async (asynchronous copies and frees, memsets, events). All others are timed, and launches as gpucause_launch_sampling_ratio says.",
+        "Share of the process's calls that is timed, of classes that are timed less over the probe budget: query (attributes, occupancy) and async (asynchronous copies and frees, memsets, events).",
         at full;
     CALLS_UNTIMED: Counter "gpucause_cuda_calls_untimed", None,
         ["pid", "comm", "api", "op"],
-        "Outermost calls that were counted and not timed, launches excepted: those of gpucause_cuda_call_duration_seconds are others.",
+        "Outermost calls that were counted and not timed, without launches and without those in gpucause_cuda_call_duration_seconds.",
         at full;
     LAUNCHES_TIMED: Counter "gpucause_launches_timed", None,
         ["pid", "comm"],

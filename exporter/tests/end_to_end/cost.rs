@@ -62,7 +62,10 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
     let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert!(after.sum(LAUNCHES, &own) < truth["calls"]["cudaLaunchKernel"].as_f64().unwrap());
     let (observed, unobserved) = (more(OBSERVED, &own), more(UNOBSERVED, &own));
-    assert!((observed + unobserved - wall).abs() < 0.2, "{observed} s and {unobserved} s of {wall} s");
+    assert!(
+        (observed + unobserved - wall).abs() < 0.2,
+        "{observed} s and {unobserved} s of {wall} s"
+    );
     let rate = more(LAUNCHES, &own) / observed;
     let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 14.0;
     assert!(

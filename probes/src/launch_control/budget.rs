@@ -157,7 +157,7 @@ pub(crate) struct CallBudget {
     rates: Rates,
     /// Consecutive windows in which more could be observed, and how many it takes.
     reliefs: u32,
-    patience: u32,
+    relief_windows: u32,
     /// Windows since more was observed again.
     tried: u32,
     /// What was spent over the budget and is not saved yet, in seconds.
@@ -170,7 +170,7 @@ impl Default for CallBudget {
             rung: Rung::Full,
             rates: Rates::default(),
             reliefs: 0,
-            patience: RELIEF_WINDOWS,
+            relief_windows: RELIEF_WINDOWS,
             tried: TRIED,
             overspent: 0.0,
         }
@@ -220,11 +220,12 @@ impl CallBudget {
         self.tried = (self.tried + 1).min(TRIED);
         self.reliefs = if relieved { self.reliefs + 1 } else { 0 };
         if strained {
-            let again = (self.patience * 2).min(MOST_RELIEF_WINDOWS);
-            self.patience = if self.tried < TRIED { again } else { RELIEF_WINDOWS };
+            let again = (self.relief_windows * 2).min(MOST_RELIEF_WINDOWS);
+            self.relief_windows = if self.tried < TRIED { again } else { RELIEF_WINDOWS };
             let next = self.rungs().find(|&rung| load(rung) <= limits.of(rung));
             self.rung = next.unwrap_or_else(|| self.part_time(cost, limits));
-        } else if let Some(rung) = most.filter(|_| relieved && self.reliefs >= self.patience) {
+        } else if let Some(rung) = most.filter(|_| relieved && self.reliefs >= self.relief_windows)
+        {
             (self.reliefs, self.tried) = (0, 0);
             self.rung = rung;
         } else if matches!(self.rung, Rung::PartTime(_)) {
@@ -246,7 +247,8 @@ impl CallBudget {
     fn spend(&mut self, window: &Window, limits: Limits) {
         let spent = f64::from(window.load.spent_ns) / 1e9;
         let limit = limits.of(self.rung) * window.elapsed.as_secs_f64();
-        let over = if matches!(self.rung, Rung::PartTime(_)) { spent } else { (spent - limit).max(0.0) };
+        let over =
+            if matches!(self.rung, Rung::PartTime(_)) { spent } else { (spent - limit).max(0.0) };
         self.overspent = (self.overspent + over).min(limits.budget * REPAID_IN);
         self.rest(window.elapsed, Some(limits));
     }
@@ -354,7 +356,8 @@ impl Rates {
         let one_in = if rung.samples_launches() { f64::from(ONE_IN) } else { 1.0 };
         let by_driver = self.nests && rung.rank() >= Rung::DriverOnly.rank();
         let runtime = if by_driver { 0.0 } else { self.runtime_share };
-        let nested = if self.nests { runtime * self.hit(LoadClass::Nested, 0.0, cost) } else { 0.0 };
+        let nested =
+            if self.nests { runtime * self.hit(LoadClass::Nested, 0.0, cost) } else { 0.0 };
         let launch = runtime * self.hit(LoadClass::Runtime, one_in, cost)
             + (1.0 - runtime) * self.hit(LoadClass::Driver, one_in, cost)
             + nested;

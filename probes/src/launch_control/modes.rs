@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gpucause_abi::{Nanos, ProcId};
 use gpucause_abi::record::{LaunchModeRecord, Watch};
+use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 

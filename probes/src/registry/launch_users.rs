@@ -41,7 +41,11 @@ fn users_of<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUse
             |user: &&Tgid| !limited.get(user).is_some_and(|removed| removed.groups()[group]);
         let users: BTreeSet<_> = attached.users.keys().filter(is_probed).copied().collect();
         // One link serves all where nobody is without.
-        if users.len() == attached.users.len() { LaunchUsers::All } else { LaunchUsers::Some(users) }
+        if users.len() == attached.users.len() {
+            LaunchUsers::All
+        } else {
+            LaunchUsers::Some(users)
+        }
     })
 }
 

@@ -10,8 +10,8 @@ use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{
     BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
-    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, RateEstimate, Snapshot, StallSnapshot, TimeAccount,
-    Wait,
+    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, RateEstimate, Snapshot, StallSnapshot,
+    TimeAccount, Wait,
 };
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};

@@ -6,7 +6,8 @@ use gpucause_abi::hist::{Encoder, Histogram, SLOTS, Slots};
 use gpucause_abi::measure::{MEASURES, Measures, WireTag};
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::{
-    Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot, RateEstimate,
+    Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
+    RateEstimate,
 };
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use parking_lot::Mutex;

@@ -22,7 +22,8 @@ shared_enum! {
 }
 
 /// Parts of the names of ops that nothing here reads.
-const QUERIES: [&str; 4] = ["Occupancy", "FuncGetAttribute", "FuncSetAttribute", "KernelSetAttribute"];
+const QUERIES: [&str; 4] =
+    ["Occupancy", "FuncGetAttribute", "FuncSetAttribute", "KernelSetAttribute"];
 
 impl Op {
     /// What calls are for the budget.
@@ -35,7 +36,9 @@ impl Op {
             (Class::Init, _) if is_query => LoadClass::Query,
             (Class::Event | Class::Memset, _) => LoadClass::Async,
             (Class::Memcpy | Class::Free, _) if self.name.ends_with("Async") => LoadClass::Async,
-            (Class::Init, _) if self.name.contains("EventCreate") || self.name.ends_with("EventDestroy") => {
+            (Class::Init, _)
+                if self.name.contains("EventCreate") || self.name.ends_with("EventDestroy") =>
+            {
                 LoadClass::Async
             }
             _ => LoadClass::Wait,
@@ -53,16 +56,29 @@ mod tests {
     fn what_waits_is_no_class_that_is_sampled() {
         let class = |name| op_of_symbol(name).and_then(OpId::op).unwrap().load_class();
         for name in [
-            "cudaStreamSynchronize", "cudaMemcpy", "cudaFree", "cuMemAlloc", "cudaGraphLaunch", "ncclAllReduce", "cuModuleLoadData",
+            "cudaStreamSynchronize",
+            "cudaMemcpy",
+            "cudaFree",
+            "cuMemAlloc",
+            "cudaGraphLaunch",
+            "ncclAllReduce",
+            "cuModuleLoadData",
         ] {
             assert_eq!(class(name), LoadClass::Wait, "{name}");
         }
-        for name in
-            ["cudaMemcpyAsync", "cuMemsetD8Async", "cudaFreeAsync", "cudaEventRecord", "cuEventQuery", "cudaEventCreateWithFlags"]
-        {
+        for name in [
+            "cudaMemcpyAsync",
+            "cuMemsetD8Async",
+            "cudaFreeAsync",
+            "cudaEventRecord",
+            "cuEventQuery",
+            "cudaEventCreateWithFlags",
+        ] {
             assert_eq!(class(name), LoadClass::Async, "{name}");
         }
-        for name in ["cuKernelGetFunction", "cudaFuncGetAttributes", "cudaOccupancyMaxActiveClusters"] {
+        for name in
+            ["cuKernelGetFunction", "cudaFuncGetAttributes", "cudaOccupancyMaxActiveClusters"]
+        {
             assert_eq!(class(name), LoadClass::Query, "{name}");
         }
         assert_eq!(class("cudaLaunchKernel"), LoadClass::Runtime);
