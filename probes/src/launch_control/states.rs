@@ -74,6 +74,7 @@ impl LaunchStates {
                 state.rate = None;
             }
         }
+        drop(states);
     }
 
     /// Starts a pause. The rate is that of the last seconds, if it is known.
@@ -82,6 +83,7 @@ impl LaunchStates {
         let state = states.entry(id).or_default();
         state.paused.get_or_insert(since);
         state.rate = rate;
+        drop(states);
     }
 
     /// Ends the pause.
