@@ -183,9 +183,12 @@ pub struct ExporterArgs {
     /// How long the series of an exited process stay, such as 90s, 5m or 1h; wins over the configuration file [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub retention: Option<Duration>,
-    /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; launches of a process that is over it are sampled; wins over the configuration file [default: 2%]
+    /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; calls of a process that is over it are sampled; wins over the configuration file [default: 2%]
     #[arg(long = "probe.budget", value_name = "SHARE")]
     pub budget: Option<Budget>,
+    /// Share of a thread's time that probes may take while they only count its calls, or off for no limit; a process that is over it is partly observed; wins over the configuration file [default: 5%]
+    #[arg(long = "probe.counting-limit", value_name = "SHARE")]
+    pub counting_limit: Option<Budget>,
     /// Flags of the page of metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
@@ -281,6 +284,7 @@ impl ExporterArgs {
             overrides: Overrides {
                 retention: self.retention,
                 budget: self.budget,
+                counting_limit: self.counting_limit,
                 level: self.metrics.level,
                 classic_buckets: self.metrics.classic_buckets,
                 otlp: self.otlp.clone(),

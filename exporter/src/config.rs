@@ -79,11 +79,21 @@ pub struct ProbeSettings {
     pub enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub budget: Budget,
+    /// What they may take while they only count calls; above it a process is partly observed.
+    pub counting_limit: Budget,
 }
 
 impl Default for ProbeSettings {
     fn default() -> Self {
-        Self { enabled: true, budget: Budget::default() }
+        let (budget, counting_limit) = (Budget::default(), Budget(Some(0.05)));
+        Self { enabled: true, budget, counting_limit }
+    }
+}
+
+impl ProbeSettings {
+    /// The counting limit as a share; without one calls are counted whatever that costs.
+    pub(crate) fn counting_share(&self) -> f64 {
+        self.counting_limit.0.unwrap_or(f64::INFINITY)
     }
 }
 

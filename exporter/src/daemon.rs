@@ -99,8 +99,10 @@ impl Daemon {
     pub fn start(options: Options, config: Arc<Config>) -> Result<Self, DaemonError> {
         let since = monotonic_now();
         let (launch_ops, budget) = (config.launch_ops.0, config.probe.budget.0);
+        let counting_limit = config.probe.counting_share();
         let disabled = !config.probe.enabled;
-        let options = Options { launch_ops, disabled, budget, calibrate: true, ..options };
+        let options =
+            Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
         warn_of_hazards();
         let shared = Arc::new(Shared {
             probes: Probes::start(options)?,
@@ -175,7 +177,8 @@ impl Daemon {
     /// Applies another configuration from now on. The next sample is the first that uses it.
     pub fn configure(&self, config: Arc<Config>) {
         self.chains.set_settings(config.chains.clone());
-        self.shared.probes.set_budget(config.probe.budget.0);
+        let probe = &config.probe;
+        self.shared.probes.set_budget(probe.budget.0, probe.counting_share());
         self.set_enabled(config.probe.enabled, Switch::Configuration);
         if let Err(error) = self.shared.probes.set_launch_ops(&config.launch_ops.0) {
             tracing::warn!(%error, "cannot change the ops that count as launches");

@@ -36,6 +36,8 @@ pub struct Observation {
     pub hit_cost: Option<Nanos>,
     /// What a call costs that the program leaves at entry, where that was measured.
     pub entry_cost: Option<Nanos>,
+    /// What a hit costs in addition on an instruction that the kernel single-steps.
+    pub step_cost: Option<Nanos>,
     /// Share of the time in which launches are probed.
     pub duty_ratio: f64,
     /// Notices of newly mapped files that were lost.
@@ -102,6 +104,7 @@ impl Observation {
             attach_gaps: Vec::new(),
             hit_cost: None,
             entry_cost: None,
+            step_cost: None,
             duty_ratio: 1.0,
             mmap_events_lost: 0,
             processes_live,

@@ -18,7 +18,7 @@ const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
 const ALL_BROKEN: &str = "every probe is broken; the log says why";
 const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no call is counted; gpucause_map_full_total has the refusals";
 const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
-const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
+const OVER_BUDGET: &str = "probes on calls of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
 /// Whether this reason, for which nothing is observed, is a fault.
 pub(crate) fn is_broken(reason: &str) -> bool {
@@ -174,6 +174,7 @@ mod tests {
             duty_ratio: 1.0,
             timed_share: 1.0,
             entry_cost: None,
+            step_cost: None,
             hit_cost: None,
             mode: AttachMode::Session,
             programs: vec![ProgramStatus { program: "sched_switch", verdict: Verdict::Attached }],

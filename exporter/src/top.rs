@@ -92,7 +92,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     privileges::require()?;
     let stopped = stopped_by_signal()?;
-    let config = Arc::new(Config::without_budget());
+    let config = Arc::new(Config::default());
     let daemon = Daemon::start(args.probe.options(), config)
         .context("cannot observe this host")
         .context(Advice("run `gpucause check` to see what is missing"))?;

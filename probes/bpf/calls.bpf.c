@@ -92,21 +92,6 @@ static __noinline bool has_arguments(struct thread *thread, struct frame *frame,
 	return info->role >= ARGS_KERNEL_NAME && op_info[below->op & (MAX_OPS - 1)].phase == PHASE_NCCL;
 }
 
-/* The kernel function of a launch. */
-static __always_inline __u64 function_of(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
-{
-	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
-	__u32 location = info->function_arg;
-
-	barrier_var(first);
-	barrier_var(second);
-	if (location == 1)
-		return first;
-	if (location == 2)
-		return second;
-	return argument(ctx, location);
-}
-
 /* Fills in the frame of a call, the clock last. Returns the matching off-CPU time. */
 static __always_inline __u64 open_frame(struct bpf_user_pt_regs_t *ctx, struct thread *thread, struct frame *frame)
 {
@@ -159,7 +144,7 @@ VERIFIED_ONCE int begin_nested(struct bpf_user_pt_regs_t *ctx, struct thread *th
 /* Returns false when the return need not be reported. */
 static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct *task, __u64 cookie)
 {
-	__u32 op = op_of(cookie), link = link_of(cookie);
+	__u32 op = op_of(cookie), link = link_of(cookie), class;
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
@@ -169,17 +154,18 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	thread = dispatcher(task);
 	if (!thread)
 		return false;
-	if (is_launch_class(op) && !is_observed(thread, op)) {
-		count_self(SELF_LEFT_AT_ENTRY);
+	class = load_class(op);
+	if (cookie & SINGLE_STEPPED)
+		charge_step(thread, class);
+	if (!is_observed(thread, class)) {
+		leave_at_entry(thread, LOAD_NESTED);
 		return false;
 	}
 	if (thread->off_since_ns)
 		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, cookie))
 		return false;
-	if (!is_launch_class(op))
-		load_of(thread)->others++;
-	else if (!begin_launch(ctx, thread, op, link))
+	if (!begin_call(ctx, thread, cookie, class))
 		return false;
 	if (thread->depth >= MAX_DEPTH) {
 		count_self(SELF_TOO_DEEP);
@@ -202,7 +188,7 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 /* With separate entry and return links, calls that were left at entry also report returns. */
 VERIFIED_ONCE int count_unmatched(__u64 cookie)
 {
-	if (cookie == ANY_CALL || !is_launch_class(op_of(cookie)))
+	if (cookie == ANY_CALL || load_class(op_of(cookie)) == LOAD_WAIT)
 		count_self(SELF_UNMATCHED);
 	return 0;
 }

@@ -6,6 +6,9 @@
 /* Retries until off-CPU totals and clock are consistent. */
 #define MAX_READ_TRIES 4
 
+/* A nested call is no further below its caller: a larger distance means another stack. */
+#define NESTED_STACK (256 << 10)
+
 /* In place of a cookie: the stack pointer is sufficient. */
 #define ANY_CALL (~0ULL)
 /* Entry and return are one link, so a call can skip its return probe. */
@@ -77,7 +80,7 @@ VERIFIED_ONCE int drop_truncated(struct thread *thread)
 		count_self_by(SELF_CUT, depth - i);
 		thread->depth = i;
 		if (!i && is_launch_class(frame_at(thread, 0)->op))
-			bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, frame_at(thread, 0)->op, 1);
+			bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, frame_at(thread, 0)->op, 1);
 		break;
 	}
 	return 0;

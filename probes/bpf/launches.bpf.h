@@ -2,10 +2,15 @@
 /* Counts outermost launches of every layer, and times those that the budget allows. */
 #pragma once
 
-/* Reports a batch of launches, and the thread's load as that of its process if it is the busiest in this window. */
-VERIFIED_ONCE int report_load(struct thread *thread, __u32 window)
+/* Cookies of probes on instructions that the kernel single-steps. */
+#define SINGLE_STEPPED (1ULL << 33)
+
+/* Cookies of probes on calls that may reach the driver's: not in its own library. */
+#define OUTER (1ULL << 34)
+
+/* Reports the thread's load as that of its process if it is the busiest in this window. */
+VERIFIED_ONCE int report_load(struct thread *thread)
 {
-	const struct load *own;
 	struct proc *proc;
 	__u32 proc_id;
 
@@ -13,15 +18,12 @@ VERIFIED_ONCE int report_load(struct thread *thread, __u32 window)
 		return 0;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (!proc)
+	count_self_by(SELF_LEFT_AT_ENTRY, thread->left);
+	thread->left = 0;
+	if (!proc || (proc->load_window == thread->hit_window && proc->load.spent_ns > thread->load.spent_ns))
 		return 0;
-	own = &thread->load;
-	__sync_fetch_and_add(&proc->launches, HIT_BATCH);
-	if (proc->load_window == window &&
-	    proc->load.runtime + proc->load.driver + proc->load.untimed > own->runtime + own->driver + own->untimed)
-		return 0;
-	proc->load_window = window;
-	__builtin_memcpy(&proc->load, own, sizeof(proc->load));
+	proc->load_window = thread->hit_window;
+	__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
 	return 0;
 }
 
@@ -37,11 +39,73 @@ static __always_inline struct load *load_of(struct thread *thread)
 	return &thread->load;
 }
 
-/* Counts an outermost launch in batches, to reduce contention on the process record. */
+static __always_inline __u32 load_class(__u32 op)
+{
+	return op_info[op & (MAX_OPS - 1)].load & (LOADS - 1);
+}
+
+/* What a hit takes of the thread. */
+static __always_inline void take(struct thread *thread, __u32 ns)
+{
+	thread->load.spent_ns += ns;
+	if (++thread->hits % HIT_BATCH == 0)
+		report_load(thread);
+}
+
+/* A hit on an instruction that the kernel single-steps. */
+VERIFIED_ONCE int charge_step(struct thread *thread, __u32 class)
+{
+	if (!thread)
+		return 0;
+	load_of(thread)->stepped[class & (LOADS - 1)]++;
+	thread->load.spent_ns += watch.stepped_ns;
+	count_self(SELF_SINGLE_STEPPED);
+	return 0;
+}
+
+/* The call is left at entry. */
+static __always_inline void leave_at_entry(struct thread *thread, __u32 class)
+{
+	load_of(thread)->counted[class & (LOADS - 1)]++;
+	thread->left++;
+	take(thread, watch.counted_ns);
+}
+
+/* The call is timed. */
+static __always_inline void charge_timed(struct thread *thread, __u32 class)
+{
+	load_of(thread)->timed[class & (LOADS - 1)]++;
+	take(thread, watch.timed_ns);
+}
+
+/* Whether hits took the thread's part of this window, so that calls are only counted until the next. */
+static __always_inline bool is_spent(struct thread *thread)
+{
+	__u32 quota = watch.quota_ns;
+
+	return quota && thread->load.spent_ns >= quota && thread->hit_window == watch.window;
+}
+
+/* Adds a batch of outermost launches to those of the process. */
+VERIFIED_ONCE int report_launches(struct thread *thread)
+{
+	struct proc *proc;
+	__u32 proc_id;
+
+	if (!thread)
+		return 0;
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->launches, HIT_BATCH);
+	return 0;
+}
+
+/* Counts an outermost launch, in batches to reduce contention on the process record. */
 static __always_inline void count_launch(struct thread *thread)
 {
 	if (++thread->launches % HIT_BATCH == 0)
-		report_load(thread, watch.window);
+		report_launches(thread);
 }
 
 /* Copies the launch mode of the process. */
@@ -58,20 +122,29 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 		thread->mode = *mode;
 	else
 		__builtin_memset(&thread->mode, 0, sizeof(thread->mode));
+	/* Of a call that is counted elsewhere from now on, no part is left out. */
+	thread->counted_stack = 0;
+	thread->counted_return = 0;
 	if (watch.calibrates == CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;
 	return 0;
 }
 
-/* Whether a launch by this op is counted by its own probes. */
-static __always_inline bool is_observed(struct thread *thread, __u32 op)
+static __always_inline bool is_launch_load(__u32 class)
+{
+	return class <= LOAD_DRIVER;
+}
+
+/* Whether a call of this class is counted by its own probes. */
+static __always_inline bool is_observed(struct thread *thread, __u32 class)
 {
 	if (thread->modes != watch.modes)
 		copy_mode(thread);
 	if (thread->mode.turn & 1)
-		return false;
-	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
+		return class == LOAD_WAIT;
+	return !(thread->mode.driver_only && class == LOAD_RUNTIME) &&
+	       !(thread->mode.shed & SHED_QUERIES && class == LOAD_QUERY);
 }
 
 /* Whether the new call is part of a launch: the driver's part of a runtime launch. */
@@ -80,18 +153,83 @@ static __always_inline bool is_in_launch(struct thread *thread)
 	return thread->depth && op_info[frame_at(thread, thread->depth - 1)->op & (MAX_OPS - 1)].function_arg;
 }
 
-/* A launch within another call is part of it. A kernel that no launch of the outer call names, as NCCL's, is counted by
- * name. */
-static __noinline void count_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+/* A call within another one that is left at entry. A kernel that no launch of the outer call names, as NCCL's, is counted
+ * by name. */
+static __noinline void count_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
-	count_self(SELF_LEFT_AT_ENTRY);
-	if (is_in_launch(thread)) {
-		load_of(thread)->nested++;
-		return;
-	}
-	load_of(thread)->others++;
-	if (thread->depth < MAX_DEPTH)
+	leave_at_entry(thread, LOAD_NESTED);
+	if (is_launch_class(op) && !is_in_launch(thread) && thread->depth < MAX_DEPTH)
 		count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
+}
+
+#if defined(__TARGET_ARCH_x86)
+static __always_inline bool is_trampoline(__u64 address)
+{
+	struct mm_struct *mm = UNTRUSTED(task_struct, bpf_get_current_task_btf())->mm;
+
+	return mm && mm->uprobes_state.xol_area && address == mm->uprobes_state.xol_area->vaddr;
+}
+#endif
+
+/* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
+ * within one of the same op in a library before the driver's. The counted one is still open if its return address is
+ * where it was, or the kernel's trampoline, where another link has a return probe. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
+VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+{
+	__u64 stack = PT_REGS_SP(ctx), open;
+	__u32 outer;
+
+	if (!thread)
+		return false;
+	open = thread->counted_stack;
+	outer = thread->counted_op;
+	if (open - stack >= NESTED_STACK || op_info[op & (MAX_OPS - 1)].api != API_DRIVER ||
+	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op))
+		return false;
+#if defined(__TARGET_ARCH_x86)
+	open = user_word(open);
+	return open == thread->counted_return || is_trampoline(open);
+#else
+	return true;
+#endif
+}
+
+/* Remembers the call that is counted. Returns false for a second report of it, through another mount of the file. */
+static __always_inline bool begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
+{
+	__u64 stack = PT_REGS_SP(ctx);
+
+	if (thread->counted_stack == stack && thread->counted_op == op_of(cookie) &&
+	    thread->counted_link != link_of(cookie) && !closed_links[thread->counted_link & (MAX_LINKS - 1)]) {
+		count_self(SELF_DUPLICATE_HIT);
+		return false;
+	}
+	thread->counted_op = op_of(cookie);
+	thread->counted_link = link_of(cookie);
+	thread->counted_stack = stack;
+	thread->counted_return = 0;
+	if (cookie & OUTER)
+#if defined(__TARGET_ARCH_x86)
+		thread->counted_return = user_word(stack);
+#else
+		thread->counted_return = 1;
+#endif
+	return true;
+}
+
+/* The kernel function of a launch. */
+static __always_inline __u64 function_of(struct bpf_user_pt_regs_t *ctx, const volatile struct op_info *info)
+{
+	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
+	__u32 location = info->function_arg;
+
+	barrier_var(first);
+	barrier_var(second);
+	if (location == 1)
+		return first;
+	if (location == 2)
+		return second;
+	return argument(ctx, location);
 }
 
 /* Ends the gap since the last timed launch; the return of this launch is not seen. */
@@ -106,77 +244,114 @@ static __noinline void end_gap(struct thread *thread)
 }
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
- * may load their kernel. The unused first frame remembers where the last such launch was made. */
-VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+ * may load their kernel. */
+VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
-	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
-	__u64 stack = PT_REGS_SP(ctx);
+	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
 	struct kernel *kernel = 0;
-	struct frame *unused;
+	__u32 every;
 
 	if (!thread)
 		return false;
-	unused = frame_at(thread, 0);
-	/* A duplicate report, through another mount of the file. */
-	if (thread->untimed_in_a_row && unused->stack == stack && unused->op == op && unused->link != link &&
-	    !closed_links[unused->link & (MAX_LINKS - 1)]) {
-		count_self(SELF_DUPLICATE_HIT);
-		return true;
+	every = thread->mode.sample_every;
+	if (info->function_arg) {
+		thread->kernel_key.function = function_of(ctx, info);
+		thread->kernel_key.proc_id = thread->proc_id;
+		kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
 	}
-	if (argument_of_function) {
-		struct kernel_key key = { .function = argument(ctx, argument_of_function), .proc_id = thread->proc_id };
-
-		kernel = bpf_map_lookup_elem(&kernels, &key);
-	}
-	if (thread->untimed_in_a_row + 1 >= thread->mode.sample_every ||
+	if ((every && thread->untimed_in_a_row + 1 >= every) ||
 	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
 		thread->untimed_in_a_row = 0;
 		return false;
 	}
+	if (!begin_counted(ctx, thread, cookie))
+		return true;
 	thread->untimed_in_a_row++;
-	if (kernel)
-		__sync_fetch_and_add(&kernel->launches, 1);
-	else
-		count_other_launch(thread->proc_id);
-	unused->stack = stack;
-	unused->op = op;
-	unused->link = link;
-	load_of(thread)->untimed++;
+	leave_at_entry(thread, info->load);
 	count_launch(thread);
-	count_self(SELF_LEFT_AT_ENTRY);
-	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	if (kernel) {
+		__sync_fetch_and_add(&kernel->launches, 1);
+		__sync_fetch_and_add(&kernel->untimed, 1);
+	} else {
+		count_other_launch(thread->proc_id);
+		bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
+	}
 	if (thread->launched_ns)
 		end_gap(thread);
 	return true;
 }
 
-/* Counts the hit of a nested launch. Returns false when nothing else is observed of it. */
-VERIFIED_ONCE int begin_nested_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for one in so many, which is timed. */
+VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
+	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
+	struct frame *unused;
+
 	if (!thread)
 		return false;
-	if (!settings.nested_launches) {
-		count_nested_launch(ctx, thread, op);
+	if (++thread->asyncs_in_a_row >= ASYNC_ONE_IN) {
+		thread->asyncs_in_a_row = 0;
 		return false;
 	}
-	load_of(thread)->others++;
+	if (!begin_counted(ctx, thread, cookie))
+		return true;
+	leave_at_entry(thread, LOAD_ASYNC);
+	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
+	if (!info->role)
+		return true;
+	unused = frame_at(thread, 0);
+	unused->op = op_of(cookie);
+	read_arguments(ctx, unused, thread->proc_id);
+	if (info->role == ARGS_FREE)
+		bytes_add(thread->proc_id, BYTES_FREED, 0, unused->bytes);
+	else if (info->role <= ARGS_COPY_FIELDS_3D)
+		bytes_add(thread->proc_id, BYTES_COPIED, unused->kind, unused->bytes);
 	return true;
 }
 
-/* Counts the hit of a launch. Returns false when nothing else is observed of it. */
-static __always_inline bool begin_launch(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op, __u32 link)
+/* Whether a call within another one is left at entry: launches always, others but the names that NCCL asks for once the
+ * budget is spent. */
+static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 {
-	struct load *load;
+	if (is_launch_class(op))
+		return !settings.nested_launches;
+	return (thread->mode.shed || is_spent(thread)) && op_info[op & (MAX_OPS - 1)].role < ARGS_KERNEL_NAME;
+}
 
-	if (thread->depth)
-		return begin_nested_launch(ctx, thread, op);
-	if (thread->mode.sample_every > 1 && count_untimed(ctx, thread, op, link))
+/* Counts an outermost call as far as the budget demands. Returns false when it is to be timed. */
+static __always_inline bool is_only_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie,
+					    __u32 class)
+{
+	if (thread->counted_return && thread->counted_stack > PT_REGS_SP(ctx) &&
+	    thread->counted_link != link_of(cookie) && is_in_counted(ctx, thread, op_of(cookie))) {
+		leave_at_entry(thread, LOAD_NESTED);
+		return true;
+	}
+	if (is_launch_load(class))
+		return (thread->mode.sample_every > 1 || is_spent(thread)) && count_untimed(ctx, thread, cookie);
+	if (class == LOAD_ASYNC)
+		return (thread->mode.shed & SHED_ASYNCS || is_spent(thread)) && count_async(ctx, thread, cookie);
+	if (class != LOAD_QUERY || !is_spent(thread))
 		return false;
-	load = load_of(thread);
-	if (op_info[op & (MAX_OPS - 1)].api == API_RUNTIME)
-		load->runtime++;
-	else
-		load->driver++;
-	count_launch(thread);
+	leave_at_entry(thread, class);
+	return true;
+}
+
+/* Begins a call. Returns false when nothing is observed of it but that it was made. */
+static __always_inline bool begin_call(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie, __u32 class)
+{
+	if (thread->depth) {
+		if (leaves_nested(thread, op_of(cookie))) {
+			count_nested(ctx, thread, op_of(cookie));
+			return false;
+		}
+	} else {
+		if (is_only_counted(ctx, thread, cookie, class))
+			return false;
+		thread->counted_stack = 0;
+		if (is_launch_load(class))
+			count_launch(thread);
+	}
+	charge_timed(thread, class);
 	return true;
 }

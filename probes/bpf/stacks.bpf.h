@@ -9,8 +9,6 @@
 
 /* Most open calls that are checked. */
 #define MAX_PENDING 8
-/* A nested call is no further below its caller: a larger distance means another stack. */
-#define NESTED_STACK (256 << 10)
 
 static __always_inline struct return_instance *newest_pending(struct task_struct *task)
 {
@@ -72,12 +70,12 @@ VERIFIED_ONCE int count_on_other_stack(struct bpf_user_pt_regs_t *ctx, struct th
 	}
 	count_self(SELF_OTHER_STACK);
 	if (!is_launch_class(op) || thread->depth >= MAX_DEPTH) {
-		load_of(thread)->others++;
+		leave_at_entry(thread, load_class(op));
 		return 0;
 	}
 	if (is_launch_class(last->op) && last->stack > stack && last->stack - stack < NESTED_STACK && last->pointer &&
 	    last->pointer == user_word(last->stack)) {
-		load_of(thread)->nested++;
+		leave_at_entry(thread, LOAD_NESTED);
 		return 0;
 	}
 	last->op = op;
@@ -86,8 +84,8 @@ VERIFIED_ONCE int count_on_other_stack(struct bpf_user_pt_regs_t *ctx, struct th
 	last->pointer = user_word(stack);
 	count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
 	thread->launched_ns = 0;
-	load_of(thread)->untimed++;
+	leave_at_entry(thread, load_class(op));
 	count_launch(thread);
-	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op, 1);
 	return 0;
 }

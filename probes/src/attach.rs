@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::{Api, Class, OpId};
+use gpucause_abi::op::{LoadClass, OpId};
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use parking_lot::Mutex;
 
-use crate::elf::ProbeSite;
+use crate::elf::{ProbeSite, Prologue};
 use crate::feature::AttachMode;
-use crate::launch_control::groups::{Group, Groups, LaunchUsers, LinkStates};
+use crate::launch_control::groups::{GROUPS, Group, Groups, LaunchUsers, LinkStates};
 use crate::program::{LoadError, Programs};
 use crate::registry::{Attach, LinkId};
 
@@ -38,16 +38,27 @@ pub(crate) enum AttachError {
 #[derive(Debug)]
 pub(crate) struct FileLinks {
     _others: Vec<Link>,
-    /// By layer: runtime and driver.
-    launches: [Launches; 2],
+    /// Those that a process may have to do without.
+    removable: [Removable; GROUPS],
 }
 
-/// The probes on launches of one layer.
+/// The probes of one group.
 #[derive(Debug, Default)]
-struct Launches {
+struct Removable {
     groups: Vec<Group>,
-    /// Offset and op.
-    sites: Vec<(u64, OpId)>,
+    /// Offset, and cookie without link.
+    sites: Vec<(u64, u64)>,
+}
+
+/// The group of a call's probes.
+const fn group_of(class: LoadClass) -> Option<usize> {
+    match class {
+        LoadClass::Runtime => Some(0),
+        LoadClass::Driver => Some(1),
+        LoadClass::Query => Some(2),
+        LoadClass::Async => Some(3),
+        LoadClass::Nested | LoadClass::Wait => None,
+    }
 }
 
 /// Attaches the call programs in the loaded mode.
@@ -207,27 +218,27 @@ impl Attach for CallProbes {
     type Links = FileLinks;
     type Error = AttachError;
 
-    /// Launches have their own links.
+    /// Each group has its own links.
     fn attach(
         &mut self,
         file: &File,
         link: LinkId,
         sites: &[ProbeSite],
     ) -> Result<FileLinks, AttachError> {
-        let (mut others, mut launches) = (Vec::new(), <[Launches; 2]>::default());
+        let (mut others, mut removable) = (Vec::new(), <[Removable; GROUPS]>::default());
+        let outer = if is_driver(file) { 0 } else { OUTER };
         for site in sites {
-            match (site.op.op().filter(|op| op.class == Class::Launch), &mut launches) {
-                (None, _) => others.push((site.offset, cookie(site.op, link))),
-                (Some(op), [runtime, _]) if op.api == Api::Runtime => {
-                    runtime.sites.push((site.offset, site.op));
-                }
-                (Some(_), [_, driver]) => driver.sites.push((site.offset, site.op)),
+            let cookie = cookie(site.op, site.prologue) | outer;
+            let group = site.op.op().and_then(|op| group_of(op.load_class()));
+            match group.and_then(|group| removable.get_mut(group)) {
+                None => others.push((site.offset, with_link(cookie, link))),
+                Some(group) => group.sites.push((site.offset, cookie)),
             }
         }
         self.link_states.set([(link, 0)]);
-        let mut links = FileLinks { _others: Vec::new(), launches };
+        let mut links = FileLinks { _others: Vec::new(), removable };
         attach_group(&self.programs, &path_of(file), None, &others, &mut links._others)?;
-        let users = [LaunchUsers::All, LaunchUsers::All];
+        let users = [const { LaunchUsers::All }; GROUPS];
         if let Err(error) = self.set_launch_users(file, &mut links, &users) {
             self.detach(link, links);
             return Err(error);
@@ -236,8 +247,8 @@ impl Attach for CallProbes {
     }
 
     fn detach(&mut self, link: LinkId, links: FileLinks) {
-        let FileLinks { _others: others, launches, .. } = links;
-        let groups = launches.into_iter().flat_map(|launches| launches.groups).collect();
+        let FileLinks { _others: others, removable } = links;
+        let groups = removable.into_iter().flat_map(|own| own.groups).collect();
         self.groups.detach(groups, &mut self.link_states);
         drop(others);
         self.link_states.set([(link, LINK_CLOSED)]);
@@ -245,10 +256,10 @@ impl Attach for CallProbes {
 
     fn detach_all(&mut self, all: Vec<(LinkId, FileLinks)>) {
         let (mut ids, mut groups, mut links) = (Vec::new(), Vec::new(), Vec::new());
-        for (link, FileLinks { _others: others, launches }) in all {
+        for (link, FileLinks { _others: others, removable }) in all {
             ids.push(link);
             links.extend(others);
-            groups.extend(launches.into_iter().flat_map(|launches| launches.groups));
+            groups.extend(removable.into_iter().flat_map(|own| own.groups));
         }
         self.link_states.set(ids.iter().map(|&link| (link, LINK_RETIRING)));
         links.extend(self.groups.retire_all(groups, &mut self.link_states));
@@ -261,17 +272,17 @@ impl Attach for CallProbes {
         &mut self,
         file: &File,
         links: &mut FileLinks,
-        users: &[LaunchUsers; 2],
+        users: &[LaunchUsers; GROUPS],
     ) -> Result<(), AttachError> {
         let (programs, path) = (&self.programs, path_of(file));
-        for (launches, users) in links.launches.iter_mut().zip(users) {
-            let Launches { groups, sites } = launches;
+        for (own, users) in links.removable.iter_mut().zip(users) {
+            let Removable { groups, sites } = own;
             if sites.is_empty() {
                 continue;
             }
             self.groups.replace(groups, users, &mut self.link_states, |id, user| {
                 let probes: Vec<_> =
-                    sites.iter().map(|&(offset, op)| (offset, cookie(op, id))).collect();
+                    sites.iter().map(|&(offset, cookie)| (offset, with_link(cookie, id))).collect();
                 let mut attached = Vec::new();
                 attach_group(programs, &path, user, &probes, &mut attached)?;
                 Ok(attached)
@@ -281,6 +292,21 @@ impl Attach for CallProbes {
     }
 }
 
-fn cookie(op: OpId, link: LinkId) -> u64 {
-    u64::from(op.0) | u64::from(link.0) << 16
+/// `SINGLE_STEPPED` and `OUTER` of the programs.
+const SINGLE_STEPPED: u64 = 1 << 33;
+const OUTER: u64 = 1 << 34;
+
+/// Whether no launch within the file reaches another one: it has the driver's name.
+fn is_driver(file: &File) -> bool {
+    let path = std::fs::read_link(path_of(file)).unwrap_or_default();
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
+}
+
+fn cookie(op: OpId, prologue: Prologue) -> u64 {
+    let stepped = if prologue == Prologue::SingleStepped { SINGLE_STEPPED } else { 0 };
+    u64::from(op.0) | stepped
+}
+
+fn with_link(cookie: u64, link: LinkId) -> u64 {
+    cookie | u64::from(link.0) << 16
 }

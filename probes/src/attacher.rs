@@ -12,6 +12,7 @@ use crate::attach::CallProbes;
 use crate::desired_state::DesiredStateCell;
 use crate::discovery::{BackgroundTasks, DiscoveryStatus, Tick};
 use crate::launch_control::LaunchControl;
+use crate::launch_control::budget::Limits;
 use crate::program::Programs;
 use crate::reader::Reader;
 use crate::registry::{LibraryStatus, Registry, RegistryCounts};
@@ -100,7 +101,11 @@ impl BackgroundTasks<CallProbes> for Attacher {
             status.enabled = desired.enabled;
             status.libraries.clear();
         }
-        self.launches.set_budget(desired.budget);
+        let counting = desired.counting_limit;
+        let limits = desired.budget.map(|budget| Limits { budget, counting });
+        if let Err(error) = self.launches.set_limits(limits) {
+            tracing::warn!(%error, "cannot tell the programs of the budget");
+        }
         let again = self.enabled.then(|| {
             self.launches.tick(Instant::now(), registry).unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot update the launch modes");

@@ -1,7 +1,7 @@
 //! Measures the cost of a call probe hit: trap, program and return, as seen by a thread.
 //!
-//! Attaches the real programs to a function with the prologue of NVIDIA's libraries, and counts the daemon's own calls as
-//! warm launches meanwhile. Batches with and without probe alternate in bursts, until two are alike or there were a few; the result is
+//! Attaches the real programs to a function with the prologue of NVIDIA's libraries, and to one that the kernel single-steps,
+//! and counts the daemon's own calls as warm launches meanwhile. Batches with and without probe alternate in bursts, until two are alike or there were a few; the result is
 //! the lower quartile of their differences in the fastest burst, since other load only makes calls slower.
 
 use std::arch::naked_asm;
@@ -68,6 +68,13 @@ extern "C" fn probed(_kernel: usize) -> i32 {
     like_a_library_function!()
 }
 
+/// Begins with an instruction that the kernel single-steps.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn stepped(_kernel: usize) -> i32 {
+    naked_asm!("xor eax, eax", "push rbp", "mov rbp, rsp", "pop rbp", "ret")
+}
+
 #[unsafe(naked)]
 extern "C" fn plain(_kernel: usize) -> i32 {
     like_a_library_function!()
@@ -126,13 +133,17 @@ pub(crate) fn hit_cost(
 ) -> Result<(HitCost, Vec<Link>), CalibrationError> {
     let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
     let mut links = Vec::new();
-    let probes = [(file_offset(probed)?, cookie)];
+    let probes = [
+        (file_offset(probed)?, cookie),
+        #[cfg(target_arch = "x86_64")]
+        (file_offset(stepped)?, cookie),
+    ];
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
-    let burst = || {
+    let burst = |function| {
         let began = Instant::now();
-        batch(probed);
+        batch(function);
         let wanted = |done: &usize| *done < LEAST_BATCHES || began.elapsed() < BURST;
-        let difference = |_| batch(probed) - batch(plain);
+        let difference = |_| batch(function) - batch(plain);
         lower_quartile((0..BATCHES).take_while(wanted).map(difference).collect())
     };
     #[expect(
@@ -140,18 +151,25 @@ pub(crate) fn hit_cost(
         clippy::cast_sign_loss,
         reason = "above zero, and far less than the type holds"
     )]
-    let cost = || {
+    let cost = |function| {
         let pause = || std::thread::sleep(PAUSE);
-        fastest(burst, pause).map(|ns| Nanos(ns as u64)).ok_or(CalibrationError::Disturbed)
+        fastest(|| burst(function), pause)
+            .map(|ns| Nanos(ns as u64))
+            .ok_or(CalibrationError::Disturbed)
     };
     modes.calibrate(Calibrate::Timed)?;
-    let timed = cost();
+    let timed = cost(probed);
     modes.calibrate(Calibrate::Counted)?;
-    let counted = cost();
+    let counted = cost(probed);
+    #[cfg(target_arch = "x86_64")]
+    let with_step = cost(stepped);
+    // There no first instruction is known to be single-stepped.
+    #[cfg(not(target_arch = "x86_64"))]
+    let with_step: Result<Nanos, CalibrationError> = Ok(Nanos(0));
     modes.calibrate(Calibrate::Off)?;
     let timed = timed?;
     let counted = counted?.min(timed);
-    Ok((HitCost { timed, counted }, links))
+    Ok((HitCost { timed, counted, stepped: with_step?.less(counted) }, links))
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ pub(crate) struct DesiredState {
     pub(crate) enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub(crate) budget: Option<f64>,
+    /// The same while all calls are counted that can be, and nothing else is observed of them.
+    pub(crate) counting_limit: f64,
 }
 
 /// The latest desired state, and an event that wakes its reader.

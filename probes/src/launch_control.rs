@@ -1,41 +1,42 @@
-//! Applies the decisions of [`LaunchBudget`]: updates the programs, then detaches or attaches launch probes. The programs
-//! alone decide what counts; links only save the cost of a hit.
+//! Applies the decisions of [`CallBudget`]: updates the programs, then detaches or attaches probes. The programs alone decide
+//! what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
 pub(crate) mod groups;
 pub(crate) mod modes;
+pub(crate) mod slices;
 pub(crate) mod states;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpucause_abi::record::LaunchModeRecord;
+use gpucause_abi::record::{LaunchModeRecord, LoadRecord, SHED_ASYNCS, SHED_QUERIES};
 use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
-use self::budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
+use self::budget::{CallBudget, HitCost, Limits, Rung, Window};
 use self::modes::LaunchModes;
-use self::states::{Activity, Busy, LaunchStates};
+use self::slices::{Random, Slices};
+use self::states::LaunchStates;
 use crate::attach::CallProbes;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
-use crate::registry::{Layers, Registry};
+use crate::registry::{Registry, Removed};
 
-/// Length of a window.
-const WINDOW: Duration = Duration::from_secs(1);
-/// Shortest and longest period of part-time observation: rates over a minute always have samples.
-const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(30));
+/// Length of a window: what a process may take over its budget before less is observed.
+const WINDOW: Duration = Duration::from_millis(500);
+/// What hits may take in a window before calls are only counted, as a multiple of the budget: windows differ in length.
+const QUOTA: f64 = 1.1;
 /// Shorter observation of a window is not evaluated.
-const LEAST_OBSERVED: Duration = Duration::from_millis(50);
-/// Most of a thread's time that probes are taken to need while they count its launches.
-const MOST_TAKEN: f64 = 0.5;
+const LEAST_OBSERVED: Duration = Duration::from_millis(20);
 /// Default where the cost of a hit could not be measured.
-pub(crate) const TYPICAL_HIT_COST: HitCost = HitCost { timed: Nanos(1_400), counted: Nanos(700) };
+pub(crate) const TYPICAL_HIT_COST: HitCost =
+    HitCost { timed: Nanos(1_400), counted: Nanos(700), stepped: Nanos(8_000) };
 
-/// Whether launches are observed now.
+/// Whether calls are observed now.
 #[derive(Debug, Clone, Copy)]
 enum Presence {
-    /// Observed since then, when so many launches had been made; without `until` permanently.
+    /// Observed since then, when so many launches had been made; without an end permanently.
     Observed {
         since: Instant,
         launches: u32,
@@ -46,20 +47,21 @@ enum Presence {
     },
 }
 
-/// A process that launches.
+/// A process that makes calls.
 #[derive(Debug)]
-struct Launcher {
+struct Caller {
     tgid: Tgid,
-    budget: LaunchBudget,
+    budget: CallBudget,
     presence: Presence,
+    /// The pause after this slice.
+    pause: Duration,
+    slices: Slices,
     /// Odd while paused.
     turn: u32,
     /// Whether the driver's probes replace the runtime's.
     driver_only: bool,
     /// Observed time of this window, up to the last pause.
     observed: Duration,
-    /// Its busiest thread when part-time observation last began.
-    busiest: Option<Busy>,
 }
 
 /// The controller.
@@ -69,14 +71,15 @@ pub(crate) struct LaunchControl {
     reader: Arc<Reader>,
     states: Arc<LaunchStates>,
     cost: HitCost,
-    budget: Option<f64>,
-    /// Fixed step of all processes, regardless of the budget.
-    pinned: Option<LaunchStep>,
-    launchers: HashMap<ProcId, Launcher>,
+    limits: Option<Limits>,
+    /// Fixed rung of all processes, regardless of the budget.
+    pinned: Option<Rung>,
+    callers: HashMap<ProcId, Caller>,
     window: u32,
     opened: Instant,
-    /// Duration of the last attach or detach of probes.
-    transition: Duration,
+    /// Duration of the last changes of probes.
+    change: Duration,
+    random: Random,
 }
 
 /// The programs could not be updated or read.
@@ -100,21 +103,25 @@ impl LaunchControl {
             reader,
             states,
             cost: cost.unwrap_or(TYPICAL_HIT_COST),
-            budget: None,
-            pinned,
-            launchers: HashMap::new(),
+            limits: None,
+            pinned: pinned.map(Rung::of),
+            callers: HashMap::new(),
             window: 0,
             opened: Instant::now(),
-            transition: Duration::ZERO,
+            change: Duration::ZERO,
+            random: Random::new(monotonic_now().0),
         }
     }
 
-    /// Sets the budget.
-    pub(crate) fn set_budget(&mut self, budget: Option<f64>) {
-        self.budget = budget;
+    /// Sets what probes may take of a thread's time.
+    pub(crate) fn set_limits(&mut self, limits: Option<Limits>) -> Result<(), ControlError> {
+        let quota = limits.filter(|_| self.pinned.is_none());
+        self.modes.set_quota(self.cost, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
+        self.limits = limits;
+        Ok(())
     }
 
-    /// The least share of the time for which launches of any process are observed.
+    /// The least share of the time for which calls of any process are observed.
     pub(crate) fn least_share(&self) -> f64 {
         self.states.least_share()
     }
@@ -130,30 +137,32 @@ impl LaunchControl {
         now: Instant,
         registry: &mut Registry<CallProbes>,
     ) -> Result<Instant, ControlError> {
-        if now >= self.opened + WINDOW {
+        let is_limited = self.limits.is_some() || self.pinned.is_some();
+        if now >= self.opened + WINDOW && (is_limited || !self.callers.is_empty()) {
             let loads = self.reader.loads()?;
             self.evaluate(now, &loads)?;
             self.inherit(&loads, registry);
         }
-        let due = |launcher: &Launcher| match launcher.presence {
+        let due = |own: &Caller| match own.presence {
             Presence::Observed { until, .. } => until.is_some_and(|until| until <= now),
             Presence::Paused { until } => until <= now,
         };
         let ids: Vec<ProcId> =
-            self.launchers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
+            self.callers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
         if !ids.is_empty() {
-            self.switch_presence(now, &ids, registry)?;
+            self.switch_presence(&ids, registry)?;
         }
         self.limit(registry);
         self.begin_part_time()?;
         let began = Instant::now();
         let retired = registry.attacher().detach_retired(now);
-        self.transition += began.elapsed();
-        let ends = self.launchers.values().filter_map(|own| match own.presence {
+        self.change += began.elapsed();
+        let ends = self.callers.values().filter_map(|own| match own.presence {
             Presence::Observed { until, .. } => until,
             Presence::Paused { until } => Some(until),
         });
-        Ok(ends.chain(retired).fold(self.opened + WINDOW, Instant::min))
+        let next = self.opened.max(now.checked_sub(WINDOW).unwrap_or(now)) + WINDOW;
+        Ok(ends.chain(retired).fold(next, Instant::min))
     }
 
     /// Evaluates the ended window of each process and opens the next.
@@ -161,51 +170,40 @@ impl LaunchControl {
         let elapsed = now - self.opened;
         let live: HashMap<ProcId, &Load> = loads.iter().map(|load| (load.id, load)).collect();
         let ended: Vec<ProcId> =
-            self.launchers.keys().filter(|id| !live.contains_key(id)).copied().collect();
+            self.callers.keys().filter(|id| !live.contains_key(id)).copied().collect();
         for id in ended {
-            self.launchers.remove(&id);
+            self.callers.remove(&id);
             self.states.end(id);
             self.modes.set(id, None)?;
         }
         for load in loads {
             let is_now = load.window == self.window;
-            if !is_now && !self.launchers.contains_key(&load.id) {
+            if !is_now && !self.callers.contains_key(&load.id) {
                 continue;
             }
-            let launcher = self.launchers.entry(load.id).or_insert_with(|| Launcher {
-                tgid: load.tgid,
-                budget: LaunchBudget::default(),
-                presence: Presence::Observed {
-                    since: self.opened,
-                    launches: load.launches,
-                    until: None,
-                },
-                turn: 0,
-                driver_only: false,
-                observed: Duration::ZERO,
-                busiest: None,
-            });
-            let still = match launcher.presence {
+            let opened = self.opened;
+            let caller = self.callers.entry(load.id).or_insert_with(|| Caller::new(load, opened));
+            let still = match caller.presence {
                 Presence::Observed { since, .. } => now - since.max(self.opened),
                 Presence::Paused { .. } => Duration::ZERO,
             };
-            let observed = (std::mem::take(&mut launcher.observed) + still).min(elapsed);
+            let observed = (std::mem::take(&mut caller.observed) + still).min(elapsed);
             if observed < LEAST_OBSERVED.min(elapsed) {
-                launcher.budget.rest(elapsed, self.budget);
+                caller.budget.rest(elapsed, self.limits);
                 continue;
             }
-            let hits = if is_now { load.hits } else { NO_HITS };
+            let hits = if is_now { load.hits } else { LoadRecord::default() };
             let window = Window { elapsed, observed, load: hits };
-            let before = launcher.budget.step();
+            let before = caller.budget.rung();
             let after = match self.pinned {
-                Some(step) => launcher.budget.pin(&window, step),
-                None => launcher.budget.evaluate(&window, self.cost, self.budget),
+                Some(rung) => caller.budget.pin(&window, rung),
+                None => caller.budget.evaluate(&window, self.cost, self.limits),
             };
             if before != after {
-                self.change_step(now, load, before)?;
-            } else if after == LaunchStep::Full && !is_now && launcher.turn == 0 {
+                self.change_rung(now, load, before)?;
+            } else if after == Rung::Full && !is_now && caller.turn == 0 {
                 // A process that was paused keeps its mode, which is removed with the process.
-                self.launchers.remove(&load.id);
+                self.callers.remove(&load.id);
             }
         }
         self.window = self.modes.open_window()?;
@@ -213,9 +211,9 @@ impl LaunchControl {
         Ok(())
     }
 
-    /// Children of processes observed in part use the same libraries, but no mapping is seen of them.
+    /// Children of processes with fewer probes use the same libraries, but no mapping is seen of them.
     fn inherit(&self, loads: &[Load], registry: &mut Registry<CallProbes>) {
-        if self.launchers.values().all(|own| own.budget.step() == LaunchStep::Full) {
+        if self.callers.values().all(|own| own.budget.rung() == Rung::Full) {
             return;
         }
         let tgids: HashMap<ProcId, Tgid> = loads.iter().map(|load| (load.id, load.tgid)).collect();
@@ -226,27 +224,24 @@ impl LaunchControl {
         }
     }
 
-    fn change_step(
-        &mut self,
-        now: Instant,
-        load: &Load,
-        before: LaunchStep,
-    ) -> Result<(), ControlError> {
-        let Some(launcher) = self.launchers.get_mut(&load.id) else { return Ok(()) };
-        let step = launcher.budget.step();
-        self.states.set_step(load.id, step);
-        if std::mem::discriminant(&before) == std::mem::discriminant(&step) {
+    fn change_rung(&mut self, now: Instant, load: &Load, before: Rung) -> Result<(), ControlError> {
+        let Some(caller) = self.callers.get_mut(&load.id) else { return Ok(()) };
+        let rung = caller.budget.rung();
+        self.states.set_rung(load.id, rung);
+        if before.rank() == rung.rank() {
             return Ok(());
         }
         tracing::info!(
             tgid = load.tgid.0,
-            step = step.label(),
-            "launch observation changed to stay within the budget"
+            step = rung.step().label(),
+            queries = rung.has_queries(),
+            asyncs_sampled = rung.samples_asyncs(),
+            "observation of calls changed to stay within the budget"
         );
-        launcher.driver_only = step != LaunchStep::Full && launcher.budget.nests();
-        launcher.presence = match (launcher.presence, step) {
+        caller.driver_only = rung.rank() >= Rung::DriverOnly.rank() && caller.budget.nests();
+        caller.presence = match (caller.presence, rung) {
             // Resumes at once.
-            (Presence::Paused { .. }, step) if !matches!(step, LaunchStep::PartTime { .. }) => {
+            (Presence::Paused { .. }, rung) if !matches!(rung, Rung::PartTime(_)) => {
                 Presence::Paused { until: now }
             }
             (Presence::Observed { since, launches, .. }, _) => {
@@ -254,135 +249,125 @@ impl LaunchControl {
             }
             (paused, _) => paused,
         };
-        write_mode(&mut self.modes, load.id, launcher)
+        write_mode(&mut self.modes, load.id, caller)
     }
 
-    /// Begins the first observation of processes that are observed part-time from now on: after their probes have changed,
-    /// which delays them, or their launches would be estimated too low.
+    /// Begins the first slice of processes that are partly observed from now on: after their probes have changed, which takes
+    /// longer than a slice.
     fn begin_part_time(&mut self) -> Result<(), ControlError> {
-        let begins = |own: &Launcher| match (own.budget.step(), own.presence) {
-            (LaunchStep::PartTime { share, .. }, Presence::Observed { until: None, .. }) => {
-                Some(share)
-            }
-            _ => None,
+        let begins = |own: &Caller| {
+            matches!(own.budget.rung(), Rung::PartTime(_))
+                && matches!(own.presence, Presence::Observed { until: None, .. })
         };
-        if !self.launchers.values().any(|own| begins(own).is_some()) {
+        if !self.callers.values().any(begins) {
             return Ok(());
         }
-        let period = self.period();
-        let activities = self.activities();
         for load in self.reader.loads()? {
-            let Some(own) = self.launchers.get_mut(&load.id) else { continue };
-            let Some(share) = begins(own) else { continue };
-            let since = Instant::now();
-            let until = Some(since + period.mul_f64(share));
-            own.presence = Presence::Observed { since, launches: load.launches, until };
-            own.busiest = activities.get(&load.id).and_then(|activity| activity.busiest);
+            if self.callers.get(&load.id).is_some_and(begins) {
+                self.begin_slice(load.id, load.launches);
+            }
         }
         Ok(())
+    }
+
+    /// A process is observed from now on, for a slice if it is partly observed.
+    fn begin_slice(&mut self, id: ProcId, launches: u32) {
+        let partly = |own: &&Caller| matches!(own.budget.rung(), Rung::PartTime(_));
+        let processes = self.callers.values().filter(partly).count();
+        let Some(own) = self.callers.get_mut(&id) else { return };
+        let since = Instant::now();
+        let mut until = None;
+        if let Rung::PartTime(share) = own.budget.rung() {
+            let (slice, pause) = slices::next(share, self.change, processes, &mut self.random);
+            own.pause = pause;
+            until = Some(since + slice);
+        }
+        own.presence = Presence::Observed { since, launches, until };
     }
 
     /// Resumes paused processes and pauses observed ones.
     fn switch_presence(
         &mut self,
-        now: Instant,
         ids: &[ProcId],
         registry: &mut Registry<CallProbes>,
     ) -> Result<(), ControlError> {
-        let period = self.period();
-        self.transition = Duration::ZERO;
+        self.change = Duration::ZERO;
         let (mut pausing, mut resuming) = (Vec::new(), Vec::new());
         for id in ids {
-            match self.launchers.get(id).map(|own| own.presence) {
+            match self.callers.get(id).map(|own| own.presence) {
                 Some(Presence::Observed { .. }) => pausing.push(*id),
                 Some(Presence::Paused { .. }) => resuming.push(*id),
                 None => {}
             }
         }
-        // First, since the rate is that up to the other read.
-        let activities = self.activities();
-        let loads = self.reader.loads()?;
-        let launches =
-            |id: ProcId| loads.iter().find(|load| load.id == id).map(|load| load.launches);
-        for id in pausing {
-            let Some(own) = self.launchers.get_mut(&id) else { continue };
-            let Presence::Observed { since, launches: before, .. } = own.presence else { continue };
-            let made = launches(id).unwrap_or(before).wrapping_sub(before);
-            let seen = f64::from(made) / since.elapsed().as_secs_f64();
-            let busiest = activities.get(&id).and_then(|activity| activity.busiest);
-            let always_busy =
-                own.busiest.zip(busiest).is_some_and(|(then, now)| now.always_since(then));
-            let taken =
-                if always_busy { own.budget.counting_load_at(seen, self.cost) } else { 0.0 };
-            // A thread that is always busy launches more while probes take none of its time.
-            let rate = seen / (1.0 - taken.min(MOST_TAKEN));
-            own.turn = own.turn.wrapping_add(1);
-            own.observed += now - since.max(self.opened);
-            own.presence = Presence::Paused { until: since + period };
-            write_mode(&mut self.modes, id, own)?;
-            self.states.pause(id, monotonic_now(), rate);
+        for &id in &pausing {
+            self.pause_one(id)?;
         }
         for id in &resuming {
-            if let Some(own) = self.launchers.get_mut(id) {
-                own.presence = Presence::Observed { since: now, launches: 0, until: None };
+            if let Some(own) = self.callers.get_mut(id) {
+                own.presence =
+                    Presence::Observed { since: Instant::now(), launches: 0, until: None };
             }
         }
         // Probes are attached before they count.
         self.limit(registry);
+        let loads = if resuming.is_empty() { Vec::new() } else { self.reader.loads()? };
         for id in resuming {
-            let Some(own) = self.launchers.get_mut(&id) else { continue };
+            let Some(own) = self.callers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
             write_mode(&mut self.modes, id, own)?;
-            self.states.resume(id, activity_of(&activities, id));
-            let since = Instant::now();
-            let until = match own.budget.step() {
-                LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
-                _ => None,
-            };
-            own.busiest = activities.get(&id).and_then(|activity| activity.busiest);
-            own.presence = Presence::Observed { since, launches: launches(id).unwrap_or(0), until };
+            self.states.resume(id, monotonic_now());
+            let load = loads.iter().find(|load| load.id == id);
+            self.begin_slice(id, load.map_or(0, |load| load.launches));
         }
         Ok(())
     }
 
-    /// What the threads of each process do. Without it launches are estimated to the end of a pause.
-    fn activities(&self) -> HashMap<ProcId, Activity> {
-        self.reader.activities().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot read threads; launches of paused processes may be estimated too high");
-            HashMap::new()
-        })
+    fn pause_one(&mut self, id: ProcId) -> Result<(), ControlError> {
+        let Some(own) = self.callers.get_mut(&id) else { return Ok(()) };
+        let Presence::Observed { since, launches: before, .. } = own.presence else {
+            return Ok(());
+        };
+        own.turn = own.turn.wrapping_add(1);
+        write_mode(&mut self.modes, id, own)?;
+        let (paused_at, now) = (monotonic_now(), Instant::now());
+        let launches = self.reader.launches_of(id)?.unwrap_or(before);
+        own.slices.add(now, now - since, launches.wrapping_sub(before));
+        own.observed += now - since.max(self.opened);
+        own.presence = Presence::Paused { until: now + own.pause };
+        let rate = match own.budget.rung() {
+            Rung::PartTime(share) => own.slices.rate(share, own.budget.counting_load(self.cost)),
+            _ => None,
+        };
+        self.states.pause(id, paused_at, rate);
+        Ok(())
     }
 
-    /// Detaches launch probes that are not needed, and attaches those that are again.
+    /// Detaches probes that are not needed, and attaches those that are again.
     fn limit(&mut self, registry: &mut Registry<CallProbes>) {
         if !registry.attacher().is_per_process() {
             return;
         }
         let began = Instant::now();
-        let limited = self.launchers.values().filter(|own| own.budget.step() != LaunchStep::Full);
-        let layers = |own: &Launcher| {
+        let limited = self.callers.values().filter(|own| own.budget.rung() != Rung::Full);
+        let removed = |own: &Caller| {
             let paused = matches!(own.presence, Presence::Paused { .. });
-            Layers { runtime: paused || own.driver_only, driver: paused }
+            Removed {
+                runtime: paused || own.driver_only,
+                driver: paused,
+                queries: !own.budget.rung().has_queries(),
+                asyncs: paused,
+            }
         };
-        registry.limit_users(limited.map(|own| (own.tgid, layers(own))).collect());
-        self.transition += began.elapsed();
-    }
-
-    /// A dispatcher thread can be delayed while probes change, so the period is long enough that changes stay within their
-    /// part of the budget.
-    fn period(&self) -> Duration {
-        let (least, most) = PERIODS;
-        let part = self.budget.unwrap_or(1.0) * CHANGE_SHARE;
-        let period = self.transition.as_secs_f64() / part;
-        Duration::from_secs_f64(period.clamp(least.as_secs_f64(), most.as_secs_f64()))
+        registry.limit_users(limited.map(|own| (own.tgid, removed(own))).collect());
+        self.change += began.elapsed();
     }
 
     /// Detaches everything: no call counts until [`Self::resume`].
     pub(crate) fn pause(&mut self) -> Result<(), ControlError> {
         self.modes.pause(true)?;
-        let activities = self.activities();
-        for (id, _) in self.launchers.drain() {
-            self.states.resume(id, activity_of(&activities, id));
+        for (id, _) in self.callers.drain() {
+            self.states.resume(id, monotonic_now());
             self.states.end(id);
             self.modes.set(id, None)?;
         }
@@ -398,27 +383,31 @@ impl LaunchControl {
     }
 }
 
-/// What a process does now; one that is not known goes on as it was last seen.
-fn activity_of(activities: &HashMap<ProcId, Activity>, id: ProcId) -> Activity {
-    let now = monotonic_now();
-    activities.get(&id).map_or_else(|| Activity::new(now, None, None), |activity| activity.at(now))
+impl Caller {
+    fn new(load: &Load, since: Instant) -> Self {
+        Self {
+            tgid: load.tgid,
+            budget: CallBudget::default(),
+            presence: Presence::Observed { since, launches: load.launches, until: None },
+            pause: Duration::ZERO,
+            slices: Slices::default(),
+            turn: 0,
+            driver_only: false,
+            observed: Duration::ZERO,
+        }
+    }
 }
 
-const NO_HITS: gpucause_abi::record::LoadRecord =
-    gpucause_abi::record::LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others: 0 };
-
-fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Launcher) -> Result<(), ControlError> {
-    let sample_every = match own.budget.step() {
-        LaunchStep::Full | LaunchStep::DriverOnly => 0,
-        LaunchStep::Sampled { one_in } | LaunchStep::PartTime { one_in, .. } => one_in,
-    };
+fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Caller) -> Result<(), ControlError> {
+    let rung = own.budget.rung();
     let mode = LaunchModeRecord {
         turn: own.turn,
-        sample_every,
+        sample_every: if rung.samples_launches() { budget::ONE_IN } else { 0 },
         driver_only: own.driver_only.into(),
-        pad: 0,
+        shed: if rung.has_queries() { 0 } else { SHED_QUERIES }
+            | if rung.samples_asyncs() { SHED_ASYNCS } else { 0 },
     };
     // The turn stays, so that no gap spans a pause.
-    let is_full = own.budget.step() == LaunchStep::Full && own.turn == 0;
+    let is_full = rung == Rung::Full && own.turn == 0;
     Ok(modes.set(id, (!is_full).then_some(mode))?)
 }

@@ -60,6 +60,8 @@ pub struct Status {
     pub hit_cost: Option<Nanos>,
     /// Cost of a hit without a return probe.
     pub entry_cost: Option<Nanos>,
+    /// What a hit costs in addition on an instruction that the kernel single-steps.
+    pub step_cost: Option<Nanos>,
     /// How libraries are attached to.
     pub mode: AttachMode,
     /// The host-wide programs.
@@ -127,7 +129,11 @@ impl Probes {
         let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);
-        let desired = DesiredState { enabled: !options.disabled, budget: options.budget };
+        let desired = DesiredState {
+            enabled: !options.disabled,
+            budget: options.budget,
+            counting_limit: options.counting_limit,
+        };
         let desired = Arc::new(DesiredStateCell::new(desired)?);
         let tasks = Attacher {
             programs: Arc::clone(&programs),
@@ -199,9 +205,12 @@ impl Probes {
         self.desired.update(|desired| desired.enabled = enabled);
     }
 
-    /// Sets the share of a thread's time that call probes may take; `None` for no limit.
-    pub fn set_budget(&self, budget: Option<f64>) {
-        self.desired.update(|desired| desired.budget = budget);
+    /// Sets the share of a thread's time that call probes may take; `None` for no limit. `counting_limit` is what they may take
+    /// while they only count.
+    pub fn set_budget(&self, budget: Option<f64>, counting_limit: f64) {
+        self.desired.update(|desired| {
+            (desired.budget, desired.counting_limit) = (budget, counting_limit);
+        });
     }
 
     /// One of each program: that which samples stacks is among the others where the kernel rejected it.
@@ -229,6 +238,7 @@ impl Probes {
             timed_share: status.timed_share,
             hit_cost: self.hit_cost.map(|cost| cost.timed),
             entry_cost: self.hit_cost.map(|cost| cost.counted),
+            step_cost: self.hit_cost.map(|cost| cost.stepped),
             mode: self.programs.mode,
             programs: self.program_statuses(status.enabled),
             thread_records,

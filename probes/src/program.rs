@@ -58,6 +58,8 @@ pub struct Options {
     /// Share of a thread's time that call probes may take; `None` for no limit. Above it launches are observed less: see
     /// [`LaunchStep`].
     pub budget: Option<f64>,
+    /// What they may take while they only count calls: above it a process is observed part of the time.
+    pub counting_limit: f64,
     /// Fixed step for every process, regardless of the budget: for measurements.
     pub step: Option<LaunchStep>,
     /// Also time launches nested in other calls, such as the driver's part of a runtime launch.

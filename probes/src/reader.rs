@@ -242,16 +242,15 @@ impl Reader {
         usage.insert("kernel_names", self.names_given()?);
         self.timers.read(&mut processes)?;
         usage.insert("blame", self.read_blame(&mut processes)?);
-        let accounts = self.read_accounts(&mut processes, flushes)?;
-        usage.insert("accounts", accounts.entries);
+        usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
         usage.insert("block_io", self.read_block_io(&mut processes)?);
         host_use::split_faults(&mut processes);
         for process in processes.values_mut() {
             let untimed = process.launches.untimed;
-            let activity = accounts.activity(process, taken_at);
+            let life = (process.first_seen, process.ended.unwrap_or(taken_at));
             process.launches =
-                LaunchSampling { untimed, ..self.launch_states.of(process.id, activity) };
+                LaunchSampling { untimed, ..self.launch_states.of(process.id, life) };
         }
         let counters = self.counters()?;
         let refused =

@@ -13,7 +13,7 @@ use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::elf::{LibraryImage, ProbeSite};
-use crate::launch_control::groups::{FIRST_GROUP, LaunchUsers};
+use crate::launch_control::groups::{FIRST_GROUP, GROUPS, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
 mod file;
@@ -29,8 +29,8 @@ mod tests;
 pub use file::FileId;
 use file::FileVersion;
 use ignored::{IgnoredFiles, Report};
-pub(crate) use launch_users::Layers;
 use launch_users::LimitedUsers;
+pub(crate) use launch_users::Removed;
 pub use link_ids::LinkId;
 pub(crate) use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
@@ -70,7 +70,7 @@ pub trait Attach {
         }
     }
 
-    /// Probes launches through a file for these processes only, by layer; [`Self::attach`] probes them for all.
+    /// Probes calls of a group for these processes only; [`Self::attach`] probes them for all.
     ///
     /// # Errors
     /// When the kernel refuses; the probes stay as they are.
@@ -78,7 +78,7 @@ pub trait Attach {
         &mut self,
         file: &File,
         links: &mut Self::Links,
-        users: &[LaunchUsers; 2],
+        users: &[LaunchUsers; GROUPS],
     ) -> Result<(), Self::Error>;
 }
 

@@ -57,15 +57,6 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     (time_account(&AccountRecord { cells_ns: cells }), Nanos(wall))
 }
 
-/// When the thread was last on a CPU.
-pub(crate) const fn last_ran(now: u64, thread: &ThreadRecord) -> u64 {
-    match thread.off_since_ns {
-        0 => now,
-        since if since > now => now,
-        since => since,
-    }
-}
-
 /// The account including what the call programs moved within it.
 fn cells(thread: &ThreadRecord) -> [u64; ACCOUNT_CELLS] {
     let mut cells = thread.account.cells_ns;

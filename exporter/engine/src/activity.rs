@@ -121,7 +121,7 @@ impl<'a> Accounts<'a> {
     ) -> Self {
         let is_launch = |(op, _, nested): CallKind| !nested && class(op).is_some();
         let launches = calls.filter(|&(kind, _)| is_launch(kind)).collect();
-        Self { launches, untimed: sampling.untimed.saturating_add(sampling.estimated), time }
+        Self { launches, untimed: sampling.untimed, time }
     }
 
     fn of_snapshot(process: &'a ProcessSnapshot) -> Self {

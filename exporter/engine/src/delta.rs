@@ -172,7 +172,14 @@ impl<'a> Delta<'a> {
 
     /// Number of outermost calls of a class. Nested calls, as of the driver by the runtime, do not count.
     pub(crate) fn count(&self, class: Class, wanted: impl Fn(&str) -> bool) -> u64 {
-        self.count_ops(class, |id| id.op().is_some_and(|op| wanted(op.name)))
+        let is_wanted = |id: OpId| id.op().is_some_and(|op| op.class == class && wanted(op.name));
+        let untimed = |calls: &[(OpId, u64)]| {
+            let calls = calls.iter().filter(|(id, _)| is_wanted(*id));
+            calls.fold(0, |all: u64, own| all.saturating_add(own.1))
+        };
+        let before = self.baseline.map_or(0, |baseline| untimed(&baseline.untimed_calls));
+        let now = self.now.map_or(0, |now| untimed(&now.untimed_calls));
+        self.count_ops(class, is_wanted).saturating_add(now.saturating_sub(before))
     }
 
     fn count_ops(&self, class: Class, wanted: impl Fn(OpId) -> bool) -> u64 {
@@ -209,7 +216,7 @@ impl<'a> Delta<'a> {
         Nanos(self.sum(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
-    /// Whether nearly all launches of the window were counted, not estimated.
+    /// Whether launches were counted for nearly all of the window.
     pub(crate) fn saw_launches(&self) -> bool {
         let unobserved = |launches: &LaunchSampling| launches.unobserved;
         let baseline = self.baseline.map_or(Nanos(0), |baseline| unobserved(&baseline.launches));
@@ -217,12 +224,12 @@ impl<'a> Delta<'a> {
         ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
     }
 
-    /// Outermost launches as metrics count them, whatever the rules are set to; including estimated ones.
+    /// Outermost launches as metrics count them, whatever the rules are set to.
     pub(crate) fn all_launches(&self) -> u64 {
         self.launched(|id| id.op().is_some_and(Op::is_launch))
     }
 
-    /// Kernel and graph launches, including estimated ones.
+    /// Kernel and graph launches.
     pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
         // Cached: all rules ask for the ops of the settings.
         if let Some((known, launches)) = self.launches.get()
@@ -237,11 +244,8 @@ impl<'a> Delta<'a> {
 
     fn launched(&self, is_launch: impl Fn(OpId) -> bool) -> u64 {
         let of_class = |&class| self.count_ops(class, &is_launch);
-        let untimed = |launches: &LaunchSampling| -> u64 {
-            launches.untimed.saturating_add(launches.estimated)
-        };
-        let baseline = self.baseline.map_or(0, |baseline| untimed(&baseline.launches));
-        let untimed = self.now.map_or(0u64, |now| untimed(&now.launches)).saturating_sub(baseline);
+        let baseline = self.baseline.map_or(0, |baseline| baseline.launches.untimed);
+        let untimed = self.now.map_or(0, |now| now.launches.untimed).saturating_sub(baseline);
         Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add)
     }
 

@@ -3,7 +3,10 @@
 
 use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Family, Value};
-use crate::metric::{LAUNCH_DURATION, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED};
+use crate::metric::{
+    CALL_SAMPLING, CALLS_OBSERVED, CALLS_UNOBSERVED, CALLS_UNTIMED, LAUNCH_DURATION, LAUNCH_RATE,
+    LAUNCH_RATE_ERROR, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED,
+};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::Class;
 
@@ -18,8 +21,12 @@ impl Collector for Launches {
     }
 
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
-        let [all, timed, sampling] = counts(input);
-        Ok(eager([durations(input), all, timed, sampling]))
+        let mut families = vec![durations(input)];
+        families.extend(counts(input));
+        families.extend(observed(input));
+        families.extend(rates(input));
+        families.extend(sampled(input));
+        Ok(eager(families))
     }
 }
 
@@ -56,6 +63,56 @@ fn counts(input: &Input<'_>) -> [Family; 3] {
         sampling.push([pid, comm, step.label().into()], Value::Float(step.timed_share()));
     }
     [all, timed, sampling]
+}
+
+/// For how long calls were counted, and for how long not; no series for a process without launches.
+fn observed(input: &Input<'_>) -> [Family; 2] {
+    let mut observed = Family::new(&CALLS_OBSERVED);
+    let mut unobserved = Family::new(&CALLS_UNOBSERVED);
+    for series in input.series.iter().filter(|series| series.process.launches() > 0) {
+        let launches = &series.process.launches;
+        let labels = || [(&series.pid).into(), (&series.comm).into()];
+        observed.push_created(labels(), Value::Seconds(launches.observed), series.created);
+        unobserved.push_created(labels(), Value::Seconds(launches.unobserved), series.created);
+    }
+    [observed, unobserved]
+}
+
+/// The rate of partly observed processes, where it is known.
+fn rates(input: &Input<'_>) -> [Family; 2] {
+    let (mut rates, mut errors) = (Family::new(&LAUNCH_RATE), Family::new(&LAUNCH_RATE_ERROR));
+    for series in &input.series {
+        if let Some(rate) = series.process.launches.rate {
+            let labels = || [(&series.pid).into(), (&series.comm).into()];
+            rates.push(labels(), Value::Float(rate.per_second));
+            errors.push(labels(), Value::Float(rate.error));
+        }
+    }
+    [rates, errors]
+}
+
+/// Classes of calls that are timed less, and the calls that were not.
+fn sampled(input: &Input<'_>) -> [Family; 2] {
+    let mut sampling = Family::new(&CALL_SAMPLING);
+    let mut untimed = Family::new(&CALLS_UNTIMED);
+    for series in &input.series {
+        let launches = &series.process.launches;
+        let queries = if launches.without_queries { 0.0 } else { 1.0 };
+        let asyncs = launches.step.observed_share() / f64::from(launches.async_one_in.max(1));
+        if launches.without_queries || launches.async_one_in > 1 {
+            for (class, share) in [("query", queries), ("async", asyncs)] {
+                let labels = [(&series.pid).into(), (&series.comm).into(), class.into()];
+                sampling.push(labels, Value::Float(share));
+            }
+        }
+        for &(id, calls) in &series.process.untimed_calls {
+            let Some(op) = id.op() else { continue };
+            let [pid, comm] = [(&series.pid).into(), (&series.comm).into()];
+            let labels = [pid, comm, op.api.label().into(), op.name.into()];
+            untimed.push_created(labels, Value::Integer(calls), series.created);
+        }
+    }
+    [sampling, untimed]
 }
 
 fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
@@ -153,8 +210,7 @@ mod tests {
         let launches = LaunchSampling {
             step: LaunchStep::Sampled { one_in: 64 },
             untimed: 63,
-            estimated: 10,
-            unobserved: Nanos(1),
+            ..LaunchSampling::default()
         };
         let process = ProcessSnapshot {
             calls: vec![call(op_of_symbol("cuLaunchKernel").unwrap(), true, 1)],
@@ -169,7 +225,7 @@ mod tests {
             series: group(&observation),
             level: Level::Full,
         });
-        assert_eq!(all.samples[0].value, Value::Integer(74));
+        assert_eq!(all.samples[0].value, Value::Integer(64));
         assert_eq!(timed.samples[0].value, Value::Integer(1));
         assert_eq!(sampling.samples[0].value, Value::Float(1.0 / 64.0));
         assert_eq!(sampling.samples[0].labels[2].as_str(), "sampled");

@@ -90,6 +90,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry
+            | SelfCounter::SingleStepped
             | SelfCounter::CostSwitch
             | SelfCounter::CostWaking
             | SelfCounter::CostLifecycle
@@ -126,8 +127,9 @@ fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     let mut cost = Family::new(&PROBE_COST);
     let mut of_hit = Family::new(&PROBE_HIT_COST);
     let counters = &observation.snapshot.counters;
-    let light = counters.iter().find(|(counter, _)| *counter == SelfCounter::LeftAtEntry);
-    let left_at_entry = light.map_or(0, |&(_, count)| count);
+    let count_of = |wanted| counters.iter().find(|own| own.0 == wanted).map_or(0, |own| own.1);
+    let left_at_entry = count_of(SelfCounter::LeftAtEntry);
+    let stepped = count_of(SelfCounter::SingleStepped);
     for &(counter, count) in &observation.snapshot.counters {
         let label = counter.label();
         let (probe, time) = match (counter, observation.hit_cost, label.strip_prefix("cost_")) {
@@ -136,7 +138,11 @@ fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
                 of_hit.push(["call".into()], Value::Seconds(each));
                 of_hit.push(["call_entry".into()], Value::Seconds(entry));
                 let timed = count.saturating_sub(left_at_entry).saturating_mul(each.0);
-                ("call", Nanos(timed.saturating_add(left_at_entry.saturating_mul(entry.0))))
+                let left = left_at_entry.saturating_mul(entry.0);
+                let step = observation.step_cost.unwrap_or(Nanos(0));
+                of_hit.push(["call_step".into()], Value::Seconds(step));
+                let stepped = stepped.saturating_mul(step.0);
+                ("call", Nanos(timed.saturating_add(left).saturating_add(stepped)))
             }
             (_, _, Some(probe)) => (probe, Nanos(count)),
             _ => continue,

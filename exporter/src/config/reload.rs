@@ -29,6 +29,8 @@ pub struct Overrides {
     pub retention: Option<Duration>,
     /// `--probe.budget`.
     pub budget: Option<Budget>,
+    /// `--probe.counting-limit`.
+    pub counting_limit: Option<Budget>,
     /// `--metrics.level`.
     pub level: Option<Level>,
     /// `--metrics.classic-buckets`.
@@ -46,6 +48,9 @@ impl Overrides {
         }
         if let Some(budget) = self.budget {
             config.probe.budget = budget;
+        }
+        if let Some(limit) = self.counting_limit {
+            config.probe.counting_limit = limit;
         }
         if let Some(level) = self.level {
             config.metrics.level = level;

@@ -84,6 +84,7 @@ impl AccountSource for Host {
         observation.attach_gaps = attach_gaps(&status.libraries);
         observation.hit_cost = status.hit_cost;
         observation.entry_cost = status.entry_cost;
+        observation.step_cost = status.step_cost;
         observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.config = self.shared.in_effect().1;

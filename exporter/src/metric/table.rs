@@ -74,8 +74,30 @@ metrics! {
         at fleet;
     LAUNCHES: Counter "gpucause_launches", None,
         ["pid", "comm"],
-        "Launches of kernels and graphs: outermost calls of every layer, including cold ones; exact, except that launches in paused time of a process over its probe budget are estimated.",
+        "Launches of kernels and graphs that were seen: outermost calls of every layer, including cold ones; all there are unless gpucause_calls_unobserved_seconds_total grows.",
         at fleet;
+    CALLS_OBSERVED: Counter "gpucause_calls_observed_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time for which calls of the process were counted.",
+        at fleet;
+    CALLS_UNOBSERVED: Counter "gpucause_calls_unobserved_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time for which they were not: a process whose calls cost more than the counting limit is partly observed (step part_time).",
+        at fleet;
+    LAUNCH_RATE: Gauge "gpucause_launch_rate_estimate", None,
+        ["pid", "comm"],
+        "Launches a second in the last 10 s of a partly observed process, where that can be known.";
+    LAUNCH_RATE_ERROR: Gauge "gpucause_launch_rate_estimate_error_ratio", None,
+        ["pid", "comm"],
+        "How far gpucause_launch_rate_estimate may be off, as a share of it.";
+    CALL_SAMPLING: Gauge "gpucause_call_sampling_ratio", None,
+        ["pid", "comm", "class"],
+        "Share of the process's calls that is timed, of classes that are timed less over the probe budget: query (attributes, occupancy) and async (asynchronous copies and frees, memsets, events).",
+        at full;
+    CALLS_UNTIMED: Counter "gpucause_cuda_calls_untimed", None,
+        ["pid", "comm", "api", "op"],
+        "Outermost calls that were counted and not timed, without launches and without those in gpucause_cuda_call_duration_seconds.",
+        at full;
     LAUNCHES_TIMED: Counter "gpucause_launches_timed", None,
         ["pid", "comm"],
         "Launches whose duration was measured: all of them, or one in N over the probe budget.",

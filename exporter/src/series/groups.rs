@@ -417,7 +417,9 @@ impl Groups {
 /// Sums of processes that are gone have a bounded size: handles of kernels and threads are theirs alone.
 pub(super) fn collapse(account: &mut ProcessSnapshot) {
     // How launches are observed is about those that are still made.
-    account.launches.step = LaunchStep::Full;
+    let launches = &mut account.launches;
+    (launches.step, launches.rate) = (LaunchStep::Full, None);
+    (launches.without_queries, launches.async_one_in) = (false, 0);
     account.measures.other_launches = account.kernel_launches();
     account.kernels = Vec::new();
     account.launch_times = Vec::new();

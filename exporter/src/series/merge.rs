@@ -28,6 +28,7 @@ pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         },
     );
     merge_launches(&mut sum.launches, &image.launches);
+    merge_by(&mut sum.untimed_calls, &image.untimed_calls, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     merge_by(&mut sum.errors, &image.errors, |a, b| (a.0, a.1) == (b.0, b.1), |a, b| a.2 += b.2);
     merge_by(&mut sum.kernels, &image.kernels, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     sum.dispatcher_time.merge(&image.dispatcher_time);
@@ -86,8 +87,12 @@ fn add_counts(totals: &mut [u64], counts: &[u64]) {
 
 fn merge_launches(sum: &mut LaunchSampling, own: &LaunchSampling) {
     sum.untimed += own.untimed;
-    sum.estimated += own.estimated;
+    sum.observed.0 += own.observed.0;
     sum.unobserved.0 += own.unobserved.0;
+    sum.without_queries |= own.without_queries;
+    sum.async_one_in = sum.async_one_in.max(own.async_one_in);
+    // Of one image nothing is known of the others.
+    sum.rate = None;
     if sum.step.timed_share() > own.step.timed_share() {
         sum.step = own.step;
     }

@@ -16,6 +16,8 @@ const CALLS: &str = "gpucause_cuda_call_duration_seconds_count";
 const DUTY: &str = "gpucause_probe_duty_ratio";
 const LAUNCHES: &str = "gpucause_launches_total";
 const TIMED: &str = "gpucause_launches_timed_total";
+const OBSERVED: &str = "gpucause_calls_observed_seconds_total";
+const UNOBSERVED: &str = "gpucause_calls_unobserved_seconds_total";
 const SAMPLING: &str = "gpucause_launch_sampling_ratio";
 const HIT_COST: &str = "gpucause_probe_hit_cost_seconds";
 const COST: &str = "gpucause_probe_cost_seconds_total";
@@ -42,8 +44,8 @@ fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
 }
 
 #[test]
-fn over_the_budget_launches_are_sampled_and_estimated_and_their_rate_stays_right() {
-    let exporter = Exporter::start(&["--probe.budget=1%"]);
+fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_right() {
+    let exporter = Exporter::start(&["--probe.budget=1%", "--probe.counting-limit=1%"]);
     let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=14"]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let pid = workload.pid();
@@ -58,7 +60,13 @@ fn over_the_budget_launches_are_sampled_and_estimated_and_their_rate_stays_right
     let (after, wall) = (exporter.samples(), began.elapsed().as_secs_f64());
     let truth = workload.truth();
     let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
-    let rate = more(LAUNCHES, &own) / wall;
+    assert!(after.sum(LAUNCHES, &own) < truth["calls"]["cudaLaunchKernel"].as_f64().unwrap());
+    let (observed, unobserved) = (more(OBSERVED, &own), more(UNOBSERVED, &own));
+    assert!(
+        (observed + unobserved - wall).abs() < 0.2,
+        "{observed} s and {unobserved} s of {wall} s"
+    );
+    let rate = more(LAUNCHES, &own) / observed;
     let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 14.0;
     assert!(
         (rate / true_rate - 1.0).abs() < 0.03,

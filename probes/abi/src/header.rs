@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::event::{self, EventKind};
 use crate::hist;
 use crate::measure;
-use crate::op::{self, Api, Class, CopyKind};
+use crate::op::{self, Api, Class, CopyKind, LoadClass};
 use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
 use crate::sample;
@@ -20,6 +20,7 @@ pub fn c_header() -> String {
     }
     c_enum(&mut text, Api::C_PREFIX, Api::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, LoadClass::C_PREFIX, LoadClass::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Relation::C_PREFIX, Relation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
@@ -89,6 +90,10 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("HIT_BATCH", record::HIT_BATCH),
+        ("LOADS", record::LOADS),
+        ("ASYNC_ONE_IN", record::ASYNC_ONE_IN),
+        ("SHED_QUERIES", record::SHED_QUERIES as usize),
+        ("SHED_ASYNCS", record::SHED_ASYNCS as usize),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
         ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),

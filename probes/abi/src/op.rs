@@ -2,6 +2,7 @@
 
 mod args;
 mod launch;
+mod load;
 mod location;
 mod table;
 
@@ -15,6 +16,7 @@ use crate::state::{Phase, shared_enum};
 
 pub use args::{Args, CopyKind, Direction, MAX_BATCH};
 pub use launch::LaunchOps;
+pub use load::LoadClass;
 pub use location::{Abi, STACK};
 pub use table::OPS;
 
@@ -95,6 +97,7 @@ impl Op {
             phase: self.class.phase() as u8,
             is_launch: u8::from(self.feeds_gpu()),
             api: self.api as u8,
+            load: self.load_class() as u8,
             pending_code: match self.api {
                 Api::Runtime | Api::Driver => CUDA_NOT_READY,
                 Api::Nccl => NCCL_IN_PROGRESS,

@@ -64,6 +64,14 @@ pub const MAX_CPUS: usize = 1024;
 pub const MAX_VICTIMS: usize = 8;
 /// Launches of a thread per report of its load; a power of two.
 pub const HIT_BATCH: usize = 64;
+/// Kinds of [`LoadClass`](crate::op::LoadClass), rounded up to a power of two.
+pub const LOADS: usize = 8;
+/// One in so many asynchronous calls is timed while they are sampled: a prime, since programs repeat themselves.
+pub const ASYNC_ONE_IN: usize = 61;
+/// In a [`LaunchModeRecord`]'s `shed`: queries are left at entry.
+pub const SHED_QUERIES: u32 = 1;
+/// Asynchronous calls are counted, and one in [`ASYNC_ONE_IN`] is timed.
+pub const SHED_ASYNCS: u32 = 2;
 /// [`Watch`]'s `calibrates` while the daemon's own calls are timed like others.
 pub const CALIBRATE_TIMED: u32 = 1;
 /// While they are counted and not timed.
@@ -132,8 +140,8 @@ shared_enum! {
         Freed = "freed",
         /// Sent into collectives, by op.
         Collective = "collective",
-        /// No bytes: outermost launches that were counted and not timed, by op.
-        UntimedLaunches = "untimed_launches",
+        /// No bytes: outermost calls that were counted and not timed, by op; without launches of kernels that have a record.
+        UntimedCalls = "untimed_calls",
     }
 }
 
@@ -220,8 +228,10 @@ shared_enum! {
         /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
         /// counted.
         Truncated = "cut",
-        /// Calls that the program left at entry: nested launches, and launches counted but not timed. Cheaper than others.
+        /// Calls that the program left at entry: nested ones, and those counted but not timed. Cheaper than others.
         LeftAtEntry = "left_at_entry",
+        /// Hits of probes on instructions that the kernel single-steps. Dearer than others.
+        SingleStepped = "single_stepped",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or ended by exit or exec.
@@ -294,8 +304,8 @@ records! {
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
     /// Launches of one kernel function. It counts as loading until the first launch returns. `timed` is the `kernel_hists`
-    /// entry of its warm launches, counted from 1; 0 for none.
-    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32 }
+    /// entry of its warm launches, counted from 1; 0 for none. `untimed` are those launches that were counted and not timed.
+    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32, untimed: u64 }
 
     /// The meaning of a handle that the driver or the runtime returned: another handle of the process, or a name.
     KernelNameRecord as "kernel_name" { stands_for: u64, text: [u8; KERNEL_NAME_LEN] }
@@ -354,7 +364,8 @@ records! {
         sample_every: u32,
         /// 1 when launches of the runtime are left to the driver's probes.
         driver_only: u32,
-        pad: u32,
+        /// `SHED_` bits.
+        shed: u32,
     }
 
     /// When a thread had the lock that it polls for.
@@ -375,18 +386,17 @@ records! {
         until_ns: u64,
     }
 
-    /// Hits of call probes that a thread caused in a window.
+    /// Hits of call probes that a thread caused in a window, by [`LoadClass`](crate::op::LoadClass).
+    #[derive(Default)]
     LoadRecord as "load" {
-        /// On outermost launches of the runtime that were timed.
-        runtime: u32,
-        /// Of the driver.
-        driver: u32,
-        /// On launches within another launch, which leave at entry.
-        nested: u32,
-        /// On launches that were counted and not timed.
-        untimed: u32,
-        /// On ops that are no launches.
-        others: u32,
+        /// Of calls that were timed.
+        timed: [u32; LOADS],
+        /// Of calls that were left at entry.
+        counted: [u32; LOADS],
+        /// Those of both on instructions that the kernel single-steps.
+        stepped: [u32; LOADS],
+        /// What they took of the thread.
+        spent_ns: u32,
     }
 
     /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
@@ -508,8 +518,20 @@ records! {
         mode: LaunchModeRecord,
         /// Launches since the last that was timed.
         untimed_in_a_row: u32,
+        /// Asynchronous calls since the last that was timed.
+        asyncs_in_a_row: u32,
+        /// Hits of call probes, and those left at entry that are not reported yet. Overflow.
+        hits: u32,
+        left: u32,
+        left_pad: u32,
         /// Outermost launches. Overflows.
         launches: u32,
+        /// The last outermost call that was counted and not timed: op and link, its stack pointer, 0 for none, and its return address.
+        counted_op: u16,
+        counted_link: u16,
+        counted_pad: u32,
+        counted_stack: u64,
+        counted_return: u64,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
@@ -609,6 +631,12 @@ records! {
         calibrates: u32,
         /// Changes when an entry of `launch_modes` has changed.
         modes: u32,
+        /// What a hit costs a thread that is left at entry, that is timed, and on a single-stepped instruction more.
+        counted_ns: u32,
+        timed_ns: u32,
+        stepped_ns: u32,
+        /// What hits may take of a thread in a window before calls are only counted; 0 for no limit.
+        quota_ns: u32,
     }
 
     /// What the programs need to know about an op.
@@ -634,6 +662,9 @@ records! {
         destination_at: u8,
         /// An `API_` constant.
         api: u8,
+        /// A `LOAD_` constant.
+        load: u8,
+        pad: u8,
     }
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].

@@ -10,7 +10,7 @@ use crate::{Nanos, ProcId, Tgid, Tid};
 mod launches;
 mod names;
 
-pub use launches::{LaunchSampling, LaunchStep};
+pub use launches::{LaunchSampling, LaunchStep, RateEstimate};
 pub use names::{Comm, DeviceName};
 
 /// A snapshot of all accounts.
@@ -68,6 +68,8 @@ pub struct ProcessSnapshot {
     pub stalls: Vec<StallSnapshot>,
     /// Launches that were counted without being timed.
     pub launches: LaunchSampling,
+    /// Other outermost calls that were, by op.
+    pub untimed_calls: Vec<(OpId, u64)>,
     /// Error results: op, code, count.
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
@@ -153,11 +155,9 @@ impl ProcessSnapshot {
         launches.map(|call| call.durations.count()).sum()
     }
 
-    /// Outermost launches of all layers: exact, but for those that are estimated while launches are observed for a part of the time.
+    /// Outermost launches of all layers that were seen: all, unless the process is partly observed.
     pub fn launches(&self) -> u64 {
-        self.timed_launches()
-            .saturating_add(self.launches.untimed)
-            .saturating_add(self.launches.estimated)
+        self.timed_launches().saturating_add(self.launches.untimed)
     }
 
     /// Launches of individually tracked kernel functions, and of others.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::elf::ProbeSite;
 use crate::elf::fixture::cuda_library;
-use crate::launch_control::groups::LaunchUsers;
+use crate::launch_control::groups::{GROUPS, LaunchUsers};
 use crate::registry::{LibraryStatus, Limits, LinkId};
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -41,7 +41,7 @@ impl Attach for Fake {
         &mut self,
         _: &File,
         (): &mut (),
-        _: &[LaunchUsers; 2],
+        _: &[LaunchUsers; GROUPS],
     ) -> Result<(), &'static str> {
         Ok(())
     }

@@ -1,36 +1,35 @@
-//! Decides how the launches of one process are observed, so that probes take no more of its busiest thread than the budget
+//! Decides how the calls of one process are observed, so that probes take no more of its busiest thread than the budget
 //! allows. Pure: measuring and applying happen elsewhere.
 //!
-//! Steps go from most observed to least; see [`LaunchStep`]. Their cost is computed from the launch count of the busiest
-//! thread, which is known at every step.
+//! Rungs go from most observed to least. What one takes is computed from the calls of the busiest thread, which are known at
+//! every rung but for those that it leaves out.
 
 use std::time::Duration;
 
 use gpucause_abi::Nanos;
-use gpucause_abi::record::LoadRecord;
+use gpucause_abi::op::LoadClass;
+use gpucause_abi::record::{ASYNC_ONE_IN, LoadRecord};
 use gpucause_abi::snapshot::LaunchStep;
 
-/// Budgets that consecutive windows over budget may take in total before less is observed, so that a burst or a program
-/// start is timed in full. A window counts as many as it took.
-const OVERLOAD_BUDGETS: u32 = 3;
-/// A step must stay below this part of the budget, for that many windows, before more is observed again.
+/// A rung must stay below this part of the budget, for that many windows, before more is observed again; for twice as many
+/// each time that this was too much within so many windows: nothing is known of calls that are left out.
 const RELIEF: f64 = 0.8;
-const RELIEF_WINDOWS: u32 = 3;
+const RELIEF_WINDOWS: u32 = 6;
+const MOST_RELIEF_WINDOWS: u32 = 192;
+const TRIED: u32 = 60;
 /// Most that the rate falls from one window to the next, so that an intermittent load is not observed only while it is
 /// idle.
-const DECAY: f64 = 0.7;
+const DECAY: f64 = 0.84;
 /// Part of the budget for attaching and detaching probes.
-pub(crate) const CHANGE_SHARE: f64 = 0.2;
+const CHANGE_SHARE: f64 = 0.2;
 /// What a hit costs in a program with data of its own in the caches, as a multiple of the calibrated cost: a busy program
 /// lost 2.2 % of its time where the calibrated cost was 1.6 %, attaching and detaching probes included.
-const CACHE_MISSES: f64 = 1.25;
+pub(crate) const CACHE_MISSES: f64 = 1.25;
 /// What was spent over the budget is saved in about this time, in seconds, and no more than the budget of as long.
 const REPAID_IN: f64 = 8.0;
-/// Most of the budget that is saved: what remains is observed for long enough to estimate the rest by it.
+/// Most of the budget that is saved: what remains is observed for long enough to say something of the rest.
 const MOST_SAVED: f64 = 0.7;
-/// Seconds whose budget may be spent in advance: part-time observation spends that of a period at its begin.
-const IN_ADVANCE: f64 = 4.0;
-/// Launches are observed for at least this share of the time, whatever the cost.
+/// Calls are observed for at least this share of the time, whatever the cost.
 pub(crate) const LEAST_SHARE: f64 = 0.02;
 /// Above this share a change is not worthwhile.
 const MOST_SHARE: f64 = 0.95;
@@ -46,6 +45,17 @@ pub(crate) struct HitCost {
     pub(crate) timed: Nanos,
     /// A call that the program leaves at entry.
     pub(crate) counted: Nanos,
+    /// What either costs in addition where the kernel single-steps the first instruction.
+    pub(crate) stepped: Nanos,
+}
+
+/// Shares of a thread's time that probes may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limits {
+    /// In all.
+    pub(crate) budget: f64,
+    /// While all that can be left out is, and calls are still counted; not less than the budget.
+    pub(crate) counting: f64,
 }
 
 /// What the busiest thread of a process did in a window.
@@ -53,198 +63,306 @@ pub(crate) struct HitCost {
 pub(crate) struct Window {
     /// Length of the window.
     pub(crate) elapsed: Duration,
-    /// Time in it for which launches were observed.
+    /// Time in it for which calls were observed.
     pub(crate) observed: Duration,
     /// The hits.
     pub(crate) load: LoadRecord,
 }
 
-/// The state of the decision.
+/// How calls are observed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LaunchBudget {
-    step: LaunchStep,
-    /// Outermost launches per second, while observed.
-    rate: f64,
-    /// Share of launches by the runtime, and whether each calls the driver; known at the first step only.
+pub(crate) enum Rung {
+    /// Each is timed.
+    Full,
+    /// But for queries.
+    WithoutQueries,
+    /// Launches of the runtime are timed in the driver.
+    DriverOnly,
+    /// Launches are counted, and sampled.
+    Sampled,
+    /// So are asynchronous calls.
+    AsyncsSampled,
+    /// For this share of the time.
+    PartTime(f64),
+}
+
+impl Rung {
+    /// How it observes launches.
+    pub(crate) const fn step(self) -> LaunchStep {
+        match self {
+            Self::Full | Self::WithoutQueries => LaunchStep::Full,
+            Self::DriverOnly => LaunchStep::DriverOnly,
+            Self::Sampled | Self::AsyncsSampled => LaunchStep::Sampled { one_in: ONE_IN },
+            Self::PartTime(share) => LaunchStep::PartTime { share, one_in: ONE_IN },
+        }
+    }
+
+    /// The first that observes launches so.
+    pub(crate) const fn of(step: LaunchStep) -> Self {
+        match step {
+            LaunchStep::Full => Self::Full,
+            LaunchStep::DriverOnly => Self::DriverOnly,
+            LaunchStep::Sampled { .. } => Self::Sampled,
+            LaunchStep::PartTime { share, .. } => Self::PartTime(share),
+        }
+    }
+
+    /// Higher for less.
+    pub(crate) const fn rank(self) -> u8 {
+        match self {
+            Self::Full => 0,
+            Self::WithoutQueries => 1,
+            Self::DriverOnly => 2,
+            Self::Sampled => 3,
+            Self::AsyncsSampled => 4,
+            Self::PartTime(_) => 5,
+        }
+    }
+
+    pub(crate) const fn has_queries(self) -> bool {
+        matches!(self, Self::Full)
+    }
+
+    pub(crate) const fn samples_launches(self) -> bool {
+        self.rank() >= Self::Sampled.rank()
+    }
+
+    pub(crate) const fn samples_asyncs(self) -> bool {
+        self.rank() >= Self::AsyncsSampled.rank()
+    }
+}
+
+/// Calls a second of the busiest thread while it is observed, and what is known of them from earlier rungs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Rates {
+    /// Outermost launches.
+    launches: f64,
+    /// Calls within others that are left at entry, without the launches that runtime launches make.
+    nested: f64,
+    asyncs: f64,
+    waits: f64,
+    /// Queries for one other call; known while they are observed.
+    queries: f64,
+    /// Share of launches by the runtime, and whether each calls the driver; known while both are observed.
     runtime_share: f64,
     nests: bool,
-    /// Consecutive windows in which more could be observed.
+    /// Share of the hits of a class that are single-stepped.
+    stepped: [f64; LoadClass::COUNT],
+}
+
+/// The state of the decision.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CallBudget {
+    rung: Rung,
+    rates: Rates,
+    /// Consecutive windows in which more could be observed, and how many it takes.
     reliefs: u32,
-    /// Budgets that consecutive windows over budget took.
-    overloads: u32,
-    /// What was spent over the budget and is not saved yet, in seconds; below zero what may be spent in advance.
+    relief_windows: u32,
+    /// Windows since more was observed again.
+    tried: u32,
+    /// What was spent over the budget and is not saved yet, in seconds.
     overspent: f64,
 }
 
-impl Default for LaunchBudget {
+impl Default for CallBudget {
     fn default() -> Self {
         Self {
-            step: LaunchStep::Full,
-            rate: 0.0,
-            runtime_share: 0.0,
-            nests: false,
+            rung: Rung::Full,
+            rates: Rates::default(),
             reliefs: 0,
-            overloads: 0,
+            relief_windows: RELIEF_WINDOWS,
+            tried: TRIED,
             overspent: 0.0,
         }
     }
 }
 
-impl LaunchBudget {
-    /// The current step.
-    pub(crate) const fn step(&self) -> LaunchStep {
-        self.step
+impl CallBudget {
+    /// The current rung.
+    pub(crate) const fn rung(&self) -> Rung {
+        self.rung
     }
 
     /// Whether the driver's probes see every runtime launch.
     pub(crate) const fn nests(&self) -> bool {
-        self.nests
+        self.rates.nests
     }
 
-    /// Share of its busiest thread's time that launch probes take while launches are counted.
+    /// Share of its busiest thread's time that probes take while calls are counted.
     pub(crate) fn counting_load(&self, cost: HitCost) -> f64 {
-        self.launch_load(LaunchStep::Sampled { one_in: ONE_IN }, cost) * CACHE_MISSES
+        self.rates.load(Rung::AsyncsSampled, cost)
     }
 
-    /// The same of a thread that makes so many launches a second.
-    pub(crate) fn counting_load_at(&self, rate: f64, cost: HitCost) -> f64 {
-        Self { rate, ..*self }.counting_load(cost)
-    }
-
-    /// Evaluates a window. `budget` is the share of a thread's time that probes may take.
+    /// Evaluates a window; without limits everything is timed.
     pub(crate) fn evaluate(
         &mut self,
         window: &Window,
         cost: HitCost,
-        budget: Option<f64>,
-    ) -> LaunchStep {
-        let Some(budget) = budget else {
-            *self = Self { rate: self.rate, ..Self::default() };
-            return self.step;
+        limits: Option<Limits>,
+    ) -> Rung {
+        let Some(limits) = limits else {
+            *self = Self { rates: self.rates, ..Self::default() };
+            return self.rung;
         };
         self.measure(window);
-        let others =
-            per_second(window.load.others.into(), window.elapsed) * cost.timed.as_secs_f64();
-        let measured = *self;
-        let load = |step| (measured.launch_load(step, cost) + others) * CACHE_MISSES;
-        let own = match self.step {
-            // The load at this share says nothing: the share was chosen for it.
-            LaunchStep::PartTime { one_in, .. } => load(LaunchStep::Sampled { one_in }),
-            step => load(step),
+        let rates = self.rates;
+        let load = |rung| rates.load(rung, cost);
+        // The load at a share says nothing: the share was chosen for it.
+        let full_time = match self.rung {
+            Rung::PartTime(_) => Rung::AsyncsSampled,
+            rung => rung,
         };
-        // If launches are not what costs, observing fewer does not help.
-        let negligible = self.launch_load(LaunchStep::Full, cost) < budget * LEAST_SHARE;
-        let most = self.steps().find(|&step| load(step) <= budget * RELIEF || negligible);
-        let relieved = most.is_some_and(|step| rank(step) < rank(self.step));
+        let most = self.rungs().find(|&rung| load(rung) <= limits.of(rung) * RELIEF);
+        let relieved = most.is_some_and(|rung| rung.rank() < self.rung.rank());
         let strained =
-            own > budget && !negligible && !matches!(self.step, LaunchStep::PartTime { .. });
+            load(full_time) > limits.of(full_time) && !matches!(self.rung, Rung::PartTime(_));
+        self.spend(window, limits);
+        self.tried = (self.tried + 1).min(TRIED);
         self.reliefs = if relieved { self.reliefs + 1 } else { 0 };
-        self.overloads = if strained { self.overloads + budgets(own, budget) } else { 0 };
-        self.spend(window, own, budget);
-        let overspent = self.overspent / REPAID_IN;
-        let part_time = || {
-            let available = budget * (1.0 - CHANGE_SHARE) - others * CACHE_MISSES;
-            let saved = overspent.min(available * MOST_SAVED).max(0.0);
-            let share = (available - saved) / measured.counting_load(cost);
-            LaunchStep::PartTime { share: share.clamp(LEAST_SHARE, MOST_SHARE), one_in: ONE_IN }
-        };
-        if self.reliefs >= RELIEF_WINDOWS || self.overloads >= OVERLOAD_BUDGETS {
-            (self.reliefs, self.overloads) = (0, 0);
-            let next = match most {
-                Some(step) if relieved => step,
-                _ => self.steps().find(|&step| load(step) <= budget).unwrap_or_else(part_time),
-            };
-            self.step = next;
-        } else if matches!(self.step, LaunchStep::PartTime { .. }) {
-            self.step = part_time();
+        if strained {
+            let again = (self.relief_windows * 2).min(MOST_RELIEF_WINDOWS);
+            self.relief_windows = if self.tried < TRIED { again } else { RELIEF_WINDOWS };
+            let next = self.rungs().find(|&rung| load(rung) <= limits.of(rung));
+            self.rung = next.unwrap_or_else(|| self.part_time(cost, limits));
+        } else if let Some(rung) = most.filter(|_| relieved && self.reliefs >= self.relief_windows)
+        {
+            (self.reliefs, self.tried) = (0, 0);
+            self.rung = rung;
+        } else if matches!(self.rung, Rung::PartTime(_)) {
+            self.rung = self.part_time(cost, limits);
         }
-        self.step
+        self.rung
     }
 
-    /// Accounts for what probes took in a window; `load` is what they take while launches are observed.
-    fn spend(&mut self, window: &Window, load: f64, budget: f64) {
-        let within = load <= budget && !matches!(self.step, LaunchStep::PartTime { .. });
-        let spent = if within { 0.0 } else { load * window.observed.as_secs_f64() };
-        self.overspent = (self.overspent + spent).min(budget * REPAID_IN);
-        self.rest(window.elapsed, Some(budget));
+    /// What remains of the budget, as a share of the time in which calls are observed.
+    fn part_time(&self, cost: HitCost, limits: Limits) -> Rung {
+        let waits = self.rates.waits_load(cost);
+        let available = limits.budget * (1.0 - CHANGE_SHARE) - waits;
+        let saved = (self.overspent / REPAID_IN).min(available * MOST_SAVED).max(0.0);
+        let share = (available - saved) / (self.counting_load(cost) - waits).max(f64::EPSILON);
+        Rung::PartTime(share.clamp(LEAST_SHARE, MOST_SHARE))
+    }
+
+    /// Accounts for what probes took in a window.
+    fn spend(&mut self, window: &Window, limits: Limits) {
+        let spent = f64::from(window.load.spent_ns) / 1e9;
+        let limit = limits.of(self.rung) * window.elapsed.as_secs_f64();
+        let over =
+            if matches!(self.rung, Rung::PartTime(_)) { spent } else { (spent - limit).max(0.0) };
+        self.overspent = (self.overspent + over).min(limits.budget * REPAID_IN);
+        self.rest(window.elapsed, Some(limits));
     }
 
     /// Lets time pass in which nothing was observed.
-    pub(crate) fn rest(&mut self, elapsed: Duration, budget: Option<f64>) {
-        let budget = budget.unwrap_or(0.0) * (1.0 - CHANGE_SHARE);
-        self.overspent =
-            (self.overspent - budget * elapsed.as_secs_f64()).max(-budget * IN_ADVANCE);
+    pub(crate) fn rest(&mut self, elapsed: Duration, limits: Option<Limits>) {
+        let budget = limits.map_or(0.0, |limits| limits.budget) * (1.0 - CHANGE_SHARE);
+        self.overspent = (self.overspent - budget * elapsed.as_secs_f64()).max(0.0);
     }
 
-    /// Evaluates a window with a fixed step.
-    pub(crate) fn pin(&mut self, window: &Window, step: LaunchStep) -> LaunchStep {
+    /// Evaluates a window at a fixed rung.
+    pub(crate) fn pin(&mut self, window: &Window, rung: Rung) -> Rung {
         self.measure(window);
-        self.step = step;
-        step
+        self.rung = rung;
+        rung
     }
 
     fn measure(&mut self, window: &Window) {
-        let LoadRecord { runtime, driver, nested, untimed, .. } = window.load;
-        let launches = u64::from(runtime) + u64::from(driver) + u64::from(untimed);
-        let rate = per_second(launches, window.observed);
-        self.rate = match self.step {
-            LaunchStep::PartTime { .. } => rate.max(self.rate * DECAY),
-            _ => rate,
+        let LoadRecord { timed, counted, stepped, .. } = window.load;
+        let hits = |class: LoadClass| {
+            let index = class as usize;
+            f64::from(timed[index]) + f64::from(counted[index])
         };
-        if self.step == LaunchStep::Full && launches > 0 {
-            self.runtime_share = f64::from(runtime) / launches as f64;
-            self.nests = f64::from(nested) >= f64::from(runtime) * ALL_NESTED && runtime > 0;
+        let a_second = |hits: f64| match window.observed.as_secs_f64() {
+            seconds if seconds > 0.0 => hits / seconds,
+            _ => 0.0,
+        };
+        let (runtime, launches) =
+            (hits(LoadClass::Runtime), hits(LoadClass::Runtime) + hits(LoadClass::Driver));
+        let is_part_time = matches!(self.rung, Rung::PartTime(_));
+        let rates = &mut self.rates;
+        let follow = |rate: &mut f64, hits: f64| {
+            let now = a_second(hits);
+            *rate = if is_part_time { now.max(*rate * DECAY) } else { now };
+        };
+        follow(&mut rates.launches, launches);
+        follow(&mut rates.asyncs, hits(LoadClass::Async));
+        // These are observed all the time.
+        rates.waits = match window.elapsed.as_secs_f64() {
+            seconds if seconds > 0.0 => hits(LoadClass::Wait) / seconds,
+            _ => 0.0,
+        };
+        let mut nested = hits(LoadClass::Nested);
+        if self.rung.rank() < Rung::DriverOnly.rank() && launches > 0.0 {
+            rates.runtime_share = runtime / launches;
+            rates.nests = runtime > 0.0 && nested >= runtime * ALL_NESTED;
+            nested -= if rates.nests { runtime } else { 0.0 };
+        }
+        follow(&mut rates.nested, nested);
+        if self.rung.has_queries() {
+            let others = launches + hits(LoadClass::Async) + hits(LoadClass::Wait);
+            rates.queries = hits(LoadClass::Query) / others.max(1.0);
+        }
+        // Calls within others are nearly all the driver's.
+        let nested = hits(LoadClass::Nested);
+        for &class in LoadClass::ALL {
+            let of = if class == LoadClass::Nested { LoadClass::Driver } else { class };
+            let all = hits(of) + if of == LoadClass::Driver { nested } else { 0.0 };
+            if all > 0.0 {
+                rates.stepped[class as usize] = (f64::from(stepped[of as usize]) / all).min(1.0);
+            }
         }
     }
 
-    /// The steps that observe launches all the time.
-    fn steps(&self) -> impl Iterator<Item = LaunchStep> + use<> {
-        let driver_only = self.nests.then_some(LaunchStep::DriverOnly);
-        [LaunchStep::Full]
+    /// The rungs that observe calls all the time.
+    fn rungs(&self) -> impl Iterator<Item = Rung> + use<> {
+        let driver_only = self.rates.nests.then_some(Rung::DriverOnly);
+        [Rung::Full, Rung::WithoutQueries]
             .into_iter()
             .chain(driver_only)
-            .chain([LaunchStep::Sampled { one_in: ONE_IN }])
+            .chain([Rung::Sampled, Rung::AsyncsSampled])
     }
+}
 
-    /// Share of the thread's time that launch probes take at a step.
-    fn launch_load(&self, step: LaunchStep, cost: HitCost) -> f64 {
+impl Limits {
+    /// What probes may take at a rung.
+    fn of(self, rung: Rung) -> f64 {
+        if rung == Rung::AsyncsSampled { self.counting.max(self.budget) } else { self.budget }
+    }
+}
+
+impl Rates {
+    /// Seconds that a hit takes when one in so many is timed, 0 for none.
+    fn hit(&self, class: LoadClass, one_in: f64, cost: HitCost) -> f64 {
         let (timed, counted) = (cost.timed.as_secs_f64(), cost.counted.as_secs_f64());
-        let nested = if self.nests { self.runtime_share * counted } else { 0.0 };
-        self.rate
-            * match step {
-                LaunchStep::Full => timed + nested,
-                LaunchStep::DriverOnly => timed,
-                LaunchStep::Sampled { one_in } => {
-                    counted + (timed - counted) / f64::from(one_in.max(1))
-                }
-                LaunchStep::PartTime { share, one_in } => {
-                    share * (counted + (timed - counted) / f64::from(one_in.max(1)))
-                }
-            }
+        let sampled = if one_in > 0.0 { (timed - counted) / one_in } else { 0.0 };
+        let stepped = self.stepped[class as usize] * cost.stepped.as_secs_f64();
+        (counted + sampled + stepped) * CACHE_MISSES
     }
-}
 
-/// How many whole budgets a load is; at most so many that less is observed at once.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "from 0 to OVERLOAD_BUDGETS"
-)]
-fn budgets(load: f64, budget: f64) -> u32 {
-    (load / budget).clamp(0.0, f64::from(OVERLOAD_BUDGETS)) as u32
-}
-
-const fn rank(step: LaunchStep) -> u8 {
-    match step {
-        LaunchStep::Full => 0,
-        LaunchStep::DriverOnly => 1,
-        LaunchStep::Sampled { .. } => 2,
-        LaunchStep::PartTime { .. } => 3,
+    fn waits_load(&self, cost: HitCost) -> f64 {
+        self.waits * self.hit(LoadClass::Wait, 1.0, cost)
     }
-}
 
-fn per_second(count: u64, of: Duration) -> f64 {
-    if of.is_zero() { 0.0 } else { count as f64 / of.as_secs_f64() }
+    /// Share of the thread's time that probes take at a rung while calls are observed.
+    fn load(&self, rung: Rung, cost: HitCost) -> f64 {
+        let asyncs = if rung.samples_asyncs() { ASYNC_ONE_IN as f64 } else { 1.0 };
+        let mut others = self.waits_load(cost)
+            + self.asyncs * self.hit(LoadClass::Async, asyncs, cost)
+            + self.nested * self.hit(LoadClass::Nested, 0.0, cost);
+        if rung.has_queries() {
+            let queries = self.queries * (self.launches + self.asyncs + self.waits);
+            others += queries * self.hit(LoadClass::Query, 1.0, cost);
+        }
+        let one_in = if rung.samples_launches() { f64::from(ONE_IN) } else { 1.0 };
+        let by_driver = self.nests && rung.rank() >= Rung::DriverOnly.rank();
+        let runtime = if by_driver { 0.0 } else { self.runtime_share };
+        let nested =
+            if self.nests { runtime * self.hit(LoadClass::Nested, 0.0, cost) } else { 0.0 };
+        let launch = runtime * self.hit(LoadClass::Runtime, one_in, cost)
+            + (1.0 - runtime) * self.hit(LoadClass::Driver, one_in, cost)
+            + nested;
+        self.launches * launch + others
+    }
 }
 
 #[cfg(test)]
@@ -252,148 +370,193 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const COST: HitCost = HitCost { timed: Nanos(1_000), counted: Nanos(400) };
-    const BUDGET: Option<f64> = Some(0.02);
-    const SAMPLED: LaunchStep = LaunchStep::Sampled { one_in: ONE_IN };
+    const COST: HitCost =
+        HitCost { timed: Nanos(1_000), counted: Nanos(400), stepped: Nanos(8_000) };
+    const LIMITS: Limits = Limits { budget: 0.02, counting: 0.05 };
 
-    /// One second of runtime launches as the programs count them at a step. Each launch also calls the driver.
-    fn second(step: LaunchStep, launches: u32, others: u32) -> Window {
-        let (mut load, mut observed) = (
-            LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others },
-            Duration::from_secs(1),
-        );
-        match step {
-            LaunchStep::Full => (load.runtime, load.nested) = (launches, launches),
-            LaunchStep::DriverOnly => load.driver = launches,
-            LaunchStep::Sampled { one_in } => {
-                (load.driver, load.untimed) = (launches / one_in, launches - launches / one_in);
-            }
-            LaunchStep::PartTime { share, .. } => {
-                observed = observed.mul_f64(share);
-                load.untimed = (f64::from(launches) * share) as u32;
-            }
+    /// Calls a second, as a program makes them.
+    #[derive(Debug, Clone, Copy, Default)]
+    struct Calls {
+        launches: u32,
+        /// Whether launches are the runtime's, and reach the driver.
+        nests: bool,
+        queries: u32,
+        asyncs: u32,
+        waits: u32,
+        stepped: bool,
+    }
+
+    impl Calls {
+        const fn nested(launches: u32) -> Self {
+            Self { launches, nests: true, queries: 0, asyncs: 0, waits: 0, stepped: false }
         }
-        Window { elapsed: Duration::from_secs(1), observed, load }
-    }
 
-    fn after(launches: &[u32]) -> LaunchBudget {
-        let mut budget = LaunchBudget::default();
-        for &launches in launches {
-            budget.evaluate(&second(budget.step(), launches, 0), COST, BUDGET);
+        /// Half a second of them as the programs count them at a rung: with a quota, if there is a limit.
+        fn window(self, rung: Rung, cost: HitCost, quota: Option<f64>) -> Window {
+            let elapsed = Duration::from_millis(500);
+            let share = if let Rung::PartTime(share) = rung { share } else { 1.0 };
+            let mut load = LoadRecord::default();
+            let mut spent = 0.0;
+            let mut hit = |class: LoadClass, calls: f64, one_in: f64| {
+                let step = if self.stepped { cost.stepped.0 as f64 } else { 0.0 };
+                let counted = (cost.counted.0 as f64 + step) * CACHE_MISSES;
+                let more = (cost.timed.0 - cost.counted.0) as f64 * CACHE_MISSES;
+                let calls = calls * elapsed.as_secs_f64();
+                let most = quota.map_or(f64::INFINITY, |quota| (quota * 0.5e9 - spent).max(0.0));
+                let wanted = if one_in > 0.0 { calls / one_in } else { 0.0 };
+                let timed = match class {
+                    LoadClass::Wait => wanted,
+                    _ => wanted.min(most / (counted + more)),
+                };
+                spent += calls * counted + timed * more;
+                let index = class as usize;
+                load.timed[index] += timed as u32;
+                load.counted[index] += (calls - timed) as u32;
+                load.stepped[index] += if self.stepped { calls as u32 } else { 0 };
+            };
+            let launches = f64::from(self.launches) * share;
+            let one_in = if rung.samples_launches() { f64::from(ONE_IN) } else { 1.0 };
+            if self.nests && rung.rank() < Rung::DriverOnly.rank() {
+                hit(LoadClass::Runtime, launches, one_in);
+                hit(LoadClass::Nested, launches, 0.0);
+            } else {
+                hit(LoadClass::Driver, launches, one_in);
+            }
+            if rung.has_queries() {
+                hit(LoadClass::Query, self.queries.into(), 1.0);
+            }
+            let one_in = if rung.samples_asyncs() { ASYNC_ONE_IN as f64 } else { 1.0 };
+            hit(LoadClass::Async, f64::from(self.asyncs) * share, one_in);
+            hit(LoadClass::Wait, self.waits.into(), 1.0);
+            load.spent_ns = spent.min(f64::from(u32::MAX)) as u32;
+            Window { elapsed, observed: elapsed.mul_f64(share), load }
         }
-        budget
     }
 
-    #[test]
-    fn the_steps_follow_one_another_as_more_is_launched() {
-        assert_eq!(after(&[11_000; 9]).step(), LaunchStep::Full);
-        assert_eq!(after(&[15_000; 9]).step(), LaunchStep::DriverOnly);
-        assert_eq!(after(&[30_000; 9]).step(), SAMPLED);
-        let LaunchStep::PartTime { share, .. } = after(&[100_000; 99]).step() else { panic!() };
-        let expected = 0.016 / (100_000.0 * 409.375e-9 * CACHE_MISSES);
-        assert!((share - expected).abs() < 1e-3, "{share}");
-    }
-
-    #[test]
-    fn less_is_observed_once_three_budgets_are_spent() {
-        // With what it calls of the driver, 29,000 launches take two budgets, 100,000 take seven.
-        assert_eq!(after(&[29_000]).step(), LaunchStep::Full);
-        assert_eq!(after(&[29_000, 10, 29_000, 10]).step(), LaunchStep::Full);
-        assert_ne!(after(&[29_000; 2]).step(), LaunchStep::Full);
-        assert_eq!(after(&[19_000; 2]).step(), LaunchStep::Full);
-        assert_ne!(after(&[19_000; 3]).step(), LaunchStep::Full);
-        assert_ne!(after(&[100_000]).step(), LaunchStep::Full);
-    }
-
-    #[test]
-    fn what_a_start_timed_in_full_took_is_saved_later() {
-        let mut budget = LaunchBudget::default();
-        let mut spent = 0.0;
-        let per_launch = |step| match step {
-            LaunchStep::Full => 1_400e-9,
-            LaunchStep::PartTime { share, .. } => share * 409.375e-9,
-            _ => panic!("{step:?}"),
+    /// Which share probes take in each window of a program that makes these calls, and the last rung.
+    fn windows(calls: &[Calls], cost: HitCost, limits: Limits) -> (Vec<f64>, Rung) {
+        let mut budget = CallBudget::default();
+        let share = |calls: &Calls| {
+            let window = calls.window(budget.rung(), cost, Some(limits.budget));
+            budget.evaluate(&window, cost, Some(limits));
+            f64::from(window.load.spent_ns) / 0.5e9
         };
-        for _ in 0..20 {
-            spent += 100_000.0 * per_launch(budget.step()) * CACHE_MISSES;
-            budget.evaluate(&second(budget.step(), 100_000, 0), COST, BUDGET);
-        }
-        assert!(spent <= 0.02 * 20.0, "{spent} s of 20 s");
+        let spent = calls.iter().map(share).collect();
+        (spent, budget.rung())
+    }
+
+    fn after(calls: &[Calls]) -> Rung {
+        windows(calls, COST, LIMITS).1
     }
 
     #[test]
-    fn seconds_without_observation_count_for_the_budget_too() {
-        let mut budget = after(&[100_000; 9]);
-        for _ in 0..30 {
-            let LaunchStep::PartTime { share, one_in } = budget.step() else { panic!() };
-            // One second in four is observed, for four times as long.
-            let observed = LaunchStep::PartTime { share: share * 4.0, one_in };
-            budget.evaluate(&second(observed, 100_000, 0), COST, BUDGET);
-            (0..3).for_each(|_| budget.rest(Duration::from_secs(1), BUDGET));
-        }
-        let LaunchStep::PartTime { share, .. } = budget.step() else { panic!() };
-        let expected = 0.016 / (100_000.0 * 409.375e-9 * CACHE_MISSES);
-        assert!((share / expected - 1.0).abs() < 0.02, "{share}");
+    fn the_rungs_follow_one_another_as_more_is_launched() {
+        assert_eq!(after(&[Calls::nested(11_000); 9]), Rung::Full);
+        assert_eq!(after(&[Calls::nested(15_000); 9]), Rung::DriverOnly);
+        assert_eq!(after(&[Calls::nested(30_000); 9]), Rung::Sampled);
+        assert_eq!(after(&[Calls::nested(90_000); 9]), Rung::AsyncsSampled);
+        let Rung::PartTime(share) = after(&[Calls::nested(200_000); 99]) else { panic!() };
+        let expected = 0.016 / (200_000.0 * 409.375e-9 * CACHE_MISSES);
+        assert!((share - expected).abs() < 2e-3, "{share}");
     }
 
     #[test]
-    fn without_a_budget_everything_is_timed() {
-        let mut budget = after(&[100_000; 5]);
-        assert_eq!(
-            budget.evaluate(&second(budget.step(), 100_000, 0), COST, None),
-            LaunchStep::Full
-        );
+    fn queries_go_first_and_what_waits_is_timed_to_the_last() {
+        let calls = Calls { queries: 12_000, asyncs: 2_000, ..Calls::nested(5_000) };
+        assert_eq!(after(&[calls; 9]), Rung::WithoutQueries);
+        let calls = Calls { asyncs: 12_000, ..Calls::nested(10_000) };
+        assert_eq!(after(&[calls; 9]), Rung::AsyncsSampled);
+        let waits = Calls { waits: 15_000, ..Calls::nested(10) };
+        assert_eq!(after(&[waits; 9]), Rung::Full);
+    }
+
+    #[test]
+    fn a_hit_that_is_single_stepped_costs_what_it_costs() {
+        let stepped = Calls { stepped: true, nests: false, ..Calls::nested(5_000) };
+        assert!(matches!(after(&[stepped; 9]), Rung::PartTime(_)));
+        assert_eq!(after(&[Calls { stepped: false, ..stepped }; 9]), Rung::Full);
     }
 
     #[test]
     fn the_driver_stands_for_the_runtime_only_where_each_launch_reaches_it() {
-        let mut budget = LaunchBudget::default();
+        let mut budget = CallBudget::default();
         for _ in 0..9 {
-            let mut window = second(LaunchStep::Full, 21_000, 0);
-            window.load.nested = 20_000;
-            if budget.step() != LaunchStep::Full {
-                break;
-            }
-            budget.evaluate(&window, COST, BUDGET);
+            let mut window = Calls::nested(18_000).window(budget.rung(), COST, None);
+            window.load.counted[LoadClass::Nested as usize] = 8_000;
+            budget.evaluate(&window, COST, Some(LIMITS));
         }
-        assert_eq!(budget.step(), SAMPLED);
-    }
-
-    #[test]
-    fn calls_that_are_no_launches_change_nothing_for_launches() {
-        let mut budget = LaunchBudget::default();
-        for _ in 0..9 {
-            budget.evaluate(&second(LaunchStep::Full, 64, 400_000), COST, BUDGET);
-        }
-        assert_eq!(budget.step(), LaunchStep::Full);
+        assert_eq!((budget.rung(), budget.nests()), (Rung::Sampled, false));
     }
 
     #[test]
     fn what_was_launched_faster_is_timed_in_full_again_once_it_is_slow() {
-        let launches: Vec<u32> = [vec![100_000; 5], vec![100; 30]].concat();
-        assert_eq!(after(&launches).step(), LaunchStep::Full);
+        let calls = [vec![Calls::nested(100_000); 5], vec![Calls::nested(100); 60]].concat();
+        assert_eq!(after(&calls), Rung::Full);
+    }
+
+    #[test]
+    fn what_is_not_seen_is_tried_again_ever_more_rarely() {
+        let calls = Calls { queries: 30_000, ..Calls::nested(1_000) };
+        let mut budget = CallBudget::default();
+        let mut tries = Vec::new();
+        for window in 0..600 {
+            let before = budget.rung();
+            budget.evaluate(&calls.window(before, COST, Some(0.02)), COST, Some(LIMITS));
+            if before != Rung::Full && budget.rung() == Rung::Full {
+                tries.push(window);
+            }
+        }
+        assert!(tries.len() < 12, "{tries:?}");
+    }
+
+    #[test]
+    fn without_a_budget_everything_is_timed() {
+        let mut budget = CallBudget::default();
+        for _ in 0..5 {
+            let window = Calls::nested(500_000).window(budget.rung(), COST, None);
+            budget.evaluate(&window, COST, Some(LIMITS));
+        }
+        let window = Calls::nested(500_000).window(budget.rung(), COST, None);
+        assert_eq!(budget.evaluate(&window, COST, None), Rung::Full);
+    }
+
+    fn calls() -> impl Strategy<Value = Calls> {
+        let most = 400_000u32;
+        (0..most, any::<bool>(), 0..most, 0..most, 0..5_000u32, any::<bool>()).prop_map(
+            |(launches, nests, queries, asyncs, waits, stepped)| Calls {
+                launches,
+                nests,
+                queries,
+                asyncs,
+                waits,
+                stepped,
+            },
+        )
     }
 
     proptest! {
-        /// In the long run probes stay within the budget, or launches are observed at the minimum.
+        /// Of a steady load probes take what they may: the budget, what counting may take, or the least there is.
         #[test]
-        fn a_steady_load_keeps_the_budget(
-            launches in 0u32..2_000_000, others in 0u32..1_000_000, cost in 100u64..20_000, budget in 0.001f64..0.5,
-        ) {
-            let cost = HitCost { timed: Nanos(cost), counted: Nanos(cost * 2 / 5) };
-            let mut own = LaunchBudget::default();
-            let mut steps = Vec::new();
-            for _ in 0..60 {
-                steps.push(own.evaluate(&second(own.step(), launches, others), cost, Some(budget)));
-            }
-            let fixed = f64::from(others) * cost.timed.as_secs_f64();
-            let taken = own.launch_load(own.step(), cost) + fixed;
-            let full = own.launch_load(LaunchStep::Full, cost);
-            let least = matches!(own.step(), LaunchStep::PartTime { share, .. } if share <= LEAST_SHARE);
-            let negligible = full < budget * LEAST_SHARE * 1.01;
-            prop_assert!(taken <= budget * 1.01 || least || negligible, "{taken} of {budget} at {:?}", own.step());
-            let last = &steps[steps.len() - 8..];
-            prop_assert!(last.iter().all(|step| rank(*step) == rank(own.step())), "{last:?}");
+        fn a_steady_load_keeps_its_limits(calls in calls(), unit in 100u64..3_000, budget in 0.005f64..0.2) {
+            let cost = HitCost { timed: Nanos(unit), counted: Nanos(unit * 2 / 5), stepped: Nanos(unit * 6) };
+            let limits = Limits { budget, counting: budget * 2.5 };
+            let (spent, rung) = windows(&[calls; 240], cost, limits);
+            let last = spent.iter().rev().take(20).sum::<f64>() / 20.0;
+            let mut waits = Calls { launches: 0, queries: 0, asyncs: 0, ..calls };
+            waits.nests = false;
+            let waits = f64::from(waits.window(Rung::Full, cost, None).load.spent_ns) / 0.5e9;
+            let most = limits.of(rung) * 1.1 + waits;
+            let least = matches!(rung, Rung::PartTime(share) if share <= LEAST_SHARE * 1.01);
+            prop_assert!(last <= most || least, "{last} of {most} at {rung:?}");
+        }
+
+        /// What is spent in the first second is saved in the next ones.
+        #[test]
+        fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..60_000, nests in any::<bool>()) {
+            let calls = Calls { nests, ..Calls::nested(launches) };
+            let (spent, rung) = windows(&[calls; 20], COST, LIMITS);
+            let took: f64 = spent.iter().sum::<f64>() / 20.0;
+            prop_assert!(took <= LIMITS.of(rung) * 1.1, "{took} at {rung:?}");
         }
     }
 }

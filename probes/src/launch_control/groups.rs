@@ -1,8 +1,8 @@
-//! The launch probes of one library file: one group of links for all processes, or one per process that uses the file, so
-//! that those of a process over budget can be removed individually.
+//! The probes of one library file that a process over budget can do without: a group of links for all processes, or one per
+//! process that uses the file, so that those of a process over budget can be removed individually.
 //!
-//! Groups are replaced without missing a launch: new links are attached in a state that does not count, then one update
-//! makes them count and retires the old ones, which report returns until [`DRAIN`] has passed. A launch that begins during
+//! Groups are replaced without missing a call: new links are attached in a state that does not count, then one update
+//! makes them count and retires the old ones, which report returns until [`DRAIN`] has passed. A call that begins during
 //! the update may count twice or not at all.
 
 use std::collections::BTreeSet;
@@ -17,6 +17,8 @@ use crate::registry::{LinkId, LinkIds};
 
 /// Time for launches in flight to return before their probes are detached.
 const DRAIN: Duration = Duration::from_millis(10);
+/// Groups of a file: launches by the runtime, launches by the driver, queries, and asynchronous calls.
+pub(crate) const GROUPS: usize = 4;
 /// Groups use the upper part of the link ids, files the rest.
 pub(crate) const FIRST_GROUP: usize = 1024;
 
@@ -49,7 +51,7 @@ pub(crate) struct Group {
     links: Vec<Link>,
 }
 
-/// The processes whose launches are probed.
+/// The processes whose calls are probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchUsers {
     /// All processes that map the file.
@@ -88,7 +90,7 @@ impl LinkStates {
     }
 }
 
-/// The launch groups of all files.
+/// The groups of all files.
 #[derive(Debug)]
 pub(crate) struct Groups {
     ids: LinkIds,

@@ -1,10 +1,13 @@
 //! The launch settings of the call programs: the globals of `watch` and the map `launch_modes`.
 
-use gpucause_abi::ProcId;
-use gpucause_abi::record::{LaunchModeRecord, Watch};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
-use zerocopy::IntoBytes as _;
+use std::time::Duration;
 
+use gpucause_abi::record::{LaunchModeRecord, Watch};
+use gpucause_abi::{Nanos, ProcId};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+use zerocopy::{FromZeros as _, IntoBytes as _};
+
+use super::budget::{CACHE_MISSES, HitCost};
 use crate::program::LoadError;
 
 /// How the daemon's own calls are counted during calibration.
@@ -36,7 +39,7 @@ impl LaunchModes {
         let mut modes = Self {
             watch: map(".data.watch")?,
             modes: map("launch_modes")?,
-            written: Watch { paused: 0, window: 0, calibrates: 0, modes: 0 },
+            written: Watch::new_zeroed(),
         };
         // A thread that has copied no mode has seen generation 0.
         let refused =
@@ -71,6 +74,27 @@ impl LaunchModes {
 
     pub(crate) fn calibrate(&mut self, how: Calibrate) -> Result<(), libbpf_rs::Error> {
         self.change(|watch| watch.calibrates = how as u32)
+    }
+
+    /// Sets what hits cost, and how much of a thread's time they may take in a window.
+    pub(crate) fn set_quota(
+        &mut self,
+        cost: HitCost,
+        quota: Option<Duration>,
+    ) -> Result<(), libbpf_rs::Error> {
+        let saturated = |nanos: u128| u32::try_from(nanos).unwrap_or(u32::MAX);
+        let nanos = |cost: Nanos| saturated((cost.0 as f64 * CACHE_MISSES) as u128);
+        let mut next = self.written;
+        next.counted_ns = nanos(cost.counted);
+        next.timed_ns = nanos(cost.timed);
+        next.stepped_ns = nanos(cost.stepped);
+        next.quota_ns = quota.map_or(0, |quota| saturated(quota.as_nanos()).max(1));
+        if next == self.written {
+            return Ok(());
+        }
+        self.watch.update(&0u32.to_ne_bytes(), next.as_bytes(), MapFlags::ANY)?;
+        self.written = next;
+        Ok(())
     }
 
     /// Sets how the launches of a process are observed; `None` is in full.

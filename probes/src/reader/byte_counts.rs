@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpucause_abi::op::OpId;
+use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::{BytesKey, BytesKind};
 use gpucause_abi::snapshot::ProcessSnapshot;
 
@@ -25,12 +25,16 @@ impl Reader {
                 Some(BytesKind::Allocated) => process.memory.allocated = count,
                 Some(BytesKind::Freed) => process.memory.freed = count,
                 Some(BytesKind::Collective) => process.collectives.push((OpId(key.which), count)),
-                Some(BytesKind::UntimedLaunches) => process.launches.untimed += count,
+                Some(BytesKind::UntimedCalls) => match OpId(key.which).op() {
+                    Some(op) if op.class == Class::Launch => process.launches.untimed += count,
+                    _ => process.untimed_calls.push((OpId(key.which), count)),
+                },
                 None => {}
             }
         })?;
         for process in processes.values_mut() {
             process.collectives.sort_unstable();
+            process.untimed_calls.sort_unstable();
             process.copies.sort_unstable_by_key(|&(kind, class, _)| (kind, class));
             if process.ended.is_some() {
                 process.memory.freed = process.memory.allocated;

@@ -170,6 +170,7 @@ impl Reader {
         let entries = self.kernels.each(|key: KernelKey, record: KernelRecord| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.kernels.push((key.function, record.launches));
+                process.launches.untimed += record.untimed;
             }
         })?;
         for process in processes.values_mut() {

@@ -1,13 +1,9 @@
 //! Probe hits of processes: cheaper than a snapshot, for one read per second.
 
-use std::collections::HashMap;
-
 use gpucause_abi::record::{LoadRecord, ProcRecord};
-use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 
-use super::{ReadError, Reader, monotonic_now};
-use crate::launch_control::states::Activity;
+use super::{ReadError, Reader, decode};
 
 /// A live process, and the hits of its busiest thread.
 #[derive(Debug, Clone, Copy)]
@@ -45,15 +41,13 @@ impl Reader {
         Ok(loads)
     }
 
-    /// What the threads of each process do.
+    /// Outermost launches of all threads of a process, in whole batches. Wraps.
     ///
     /// # Errors
-    /// When a map cannot be read.
-    pub(crate) fn activities(&self) -> Result<HashMap<ProcId, Activity>, ReadError> {
-        let (mut processes, flushes) = self.processes()?;
-        let accounts = self.read_accounts(&mut processes, flushes)?;
-        let now = monotonic_now();
-        let activity = |own: ProcessSnapshot| (own.id, accounts.activity(&own, now));
-        Ok(processes.into_values().map(activity).collect())
+    /// When the map cannot be read.
+    pub(crate) fn launches_of(&self, id: ProcId) -> Result<Option<u32>, ReadError> {
+        let record = self.procs.lookup(&id.0.to_ne_bytes())?;
+        let record = record.map(|bytes| decode::<ProcRecord>(self.procs.name, &bytes));
+        Ok(record.transpose()?.map(|record| record.launches))
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of live threads, time accounts of dispatcher threads, and what threads waited for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use gpucause_abi::op::OpId;
@@ -14,33 +14,10 @@ use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::Iter;
 
 use super::{ReadError, Reader, decode, failed, monotonic_now};
-use crate::launch_control::states::{Activity, Busy};
-use crate::thread_report::{last_ran, settle, time_account};
+use crate::thread_report::{settle, time_account};
 
 /// Most retries: accounts are read again when a thread ended meanwhile, since it could be missing or counted twice.
 const TRIES: usize = 5;
-
-/// What [`Reader::read_accounts`] says beside the accounts.
-pub(super) struct AccountUse {
-    /// Entries of the map of ended threads.
-    pub(super) entries: u64,
-    /// When one of the threads of each process last ran; `None` without reports of threads.
-    ran: Option<HashMap<u32, Nanos>>,
-}
-
-impl AccountUse {
-    /// What the threads of a process do.
-    pub(super) fn activity(&self, process: &ProcessSnapshot, now: Nanos) -> Activity {
-        match (process.ended, &self.ran) {
-            (Some(ended), _) => Activity::new(ended.min(now), None, None),
-            (None, None) => Activity::new(now, None, None),
-            (None, Some(ran)) => {
-                let busiest = Busy::most_of(&process.dispatchers);
-                Activity::new(now, ran.get(&process.id.0).copied(), busiest)
-            }
-        }
-    }
-}
 
 /// Flushes begun and done, by process.
 pub(super) type Flushes = BTreeMap<u32, (u32, u32)>;
@@ -73,12 +50,12 @@ impl Reader {
         Ok(entries)
     }
 
-    /// Fills in time accounts.
+    /// Fills in time accounts; returns the number of entries of ended threads.
     pub(super) fn read_accounts(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
         mut before: Flushes,
-    ) -> Result<AccountUse, ReadError> {
+    ) -> Result<u64, ReadError> {
         for attempt in 1..=TRIES {
             let ended = self.ended_accounts()?;
             let began = monotonic_now();
@@ -94,7 +71,6 @@ impl Reader {
                 self.end_unseen(processes, &reported, began);
             }
             let entries = ended.len() as u64;
-            let mut ran = live.is_some().then(HashMap::new);
             for (id, account) in ended {
                 if let Some(process) = processes.get_mut(&id) {
                     process.dispatcher_time.merge(&account);
@@ -104,11 +80,6 @@ impl Reader {
                 let Some(process) = processes.get_mut(&report.proc_id) else { continue };
                 if process.ended.is_none() {
                     add_faults(process, report.faults);
-                }
-                // Helpers too: one may become the next dispatcher.
-                if report.thread.is_some() {
-                    let last = ran.get_or_insert_default().entry(report.proc_id).or_default();
-                    *last = report.ran.max(*last);
                 }
                 match report.thread {
                     Some((Role::Dispatcher, thread)) => {
@@ -123,9 +94,9 @@ impl Reader {
                     None => {}
                 }
             }
-            return Ok(AccountUse { entries, ran });
+            return Ok(entries);
         }
-        Ok(AccountUse { entries: 0, ran: None })
+        Ok(0)
     }
 
     fn flushes(&self) -> Result<Flushes, ReadError> {
@@ -175,8 +146,6 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> 
 struct Report {
     proc_id: u32,
     faults: [u64; FAULTS],
-    /// When it was last on a CPU.
-    ran: Nanos,
     thread: Option<(Role, DispatcherSnapshot)>,
 }
 
@@ -184,14 +153,13 @@ fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> 
     let mut reports = Vec::new();
     while !bytes.is_empty() {
         let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
-        let (mut ran, mut thread) = (Nanos(head.now_ns), None);
+        let mut thread = None;
         if head.has_record != 0 {
             let record: ThreadRecord =
                 decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
-            ran = Nanos(last_ran(head.now_ns, &record));
             thread = Some(thread_of(&head, &record, links));
         }
-        reports.push(Report { proc_id: head.proc_id, faults: head.faults, ran, thread });
+        reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
     }
     Ok(reports)
 }

@@ -1,5 +1,5 @@
-//! Which processes' launches are probed in which file. All, unless a process that uses the file is observed in part: then
-//! each user has its own probes, without those that the budget removed.
+//! Which processes' calls are probed in which file. All, unless a process that uses the file has fewer probes: then each
+//! user has its own, without those that the budget removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -7,36 +7,50 @@ use std::time::Instant;
 use gpucause_abi::Tgid;
 
 use super::{Attach, AttachedFile, FileId, Registry};
-use crate::launch_control::groups::LaunchUsers;
+use crate::launch_control::groups::{GROUPS, LaunchUsers};
 
 /// A file with more users keeps its probes for all: attaching to each takes milliseconds.
 const MOST_USERS: usize = 64;
 
-/// The layers whose launch probes are removed for a process.
+/// The groups of probes that are removed for a process: those on launches by layer, and on calls of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Layers {
+pub(crate) struct Removed {
     pub(crate) runtime: bool,
     pub(crate) driver: bool,
+    pub(crate) queries: bool,
+    pub(crate) asyncs: bool,
 }
 
-/// The processes that are observed in part.
-pub(super) type LimitedUsers = HashMap<Tgid, Layers>;
+impl Removed {
+    const fn groups(self) -> [bool; GROUPS] {
+        [self.runtime, self.driver, self.queries, self.asyncs]
+    }
+}
 
-/// The processes whose launches are probed, by layer.
-fn users_of<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUsers; 2] {
+/// The processes with fewer probes.
+pub(super) type LimitedUsers = HashMap<Tgid, Removed>;
+
+/// The processes whose calls are probed, by group.
+fn users_of<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUsers; GROUPS] {
     let is_limited = attached.users.keys().any(|user| limited.contains_key(user));
     if !is_limited || attached.users.len() > MOST_USERS {
-        return [LaunchUsers::All, LaunchUsers::All];
+        return [const { LaunchUsers::All }; GROUPS];
     }
-    let users = |is_removed: fn(&Layers) -> bool| {
-        let is_probed = |user: &&Tgid| !limited.get(user).is_some_and(is_removed);
-        LaunchUsers::Some(attached.users.keys().filter(is_probed).copied().collect::<BTreeSet<_>>())
-    };
-    [users(|removed| removed.runtime), users(|removed| removed.driver)]
+    std::array::from_fn(|group| {
+        let is_probed =
+            |user: &&Tgid| !limited.get(user).is_some_and(|removed| removed.groups()[group]);
+        let users: BTreeSet<_> = attached.users.keys().filter(is_probed).copied().collect();
+        // One link serves all where nobody is without.
+        if users.len() == attached.users.len() {
+            LaunchUsers::All
+        } else {
+            LaunchUsers::Some(users)
+        }
+    })
 }
 
 impl<A: Attach> Registry<A> {
-    /// Sets the processes that are observed in part.
+    /// Sets the processes with fewer probes.
     pub(crate) fn limit_users(&mut self, limited: LimitedUsers) {
         if limited == self.limited {
             return;
@@ -77,7 +91,7 @@ impl<A: Attach> Registry<A> {
         let users = users_of(attached, &self.limited);
         let Ok((_, links)) = &mut attached.state else { return };
         if let Err(error) = self.attacher.set_launch_users(&attached.file, links, &users) {
-            tracing::warn!(path = %attached.path.display(), %error, "cannot change the launch probes of a process");
+            tracing::warn!(path = %attached.path.display(), %error, "cannot change the probes of a process");
         }
     }
 }

@@ -37,19 +37,19 @@ impl Attach for Fake {
         &mut self,
         _: &File,
         links: &mut u16,
-        users: &[LaunchUsers; 2],
+        users: &[LaunchUsers; GROUPS],
     ) -> Result<(), &'static str> {
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err("no memory");
         }
-        let [runtime, driver] = users.each_ref().map(|users| match users {
+        let [runtime, driver, queries, asyncs] = users.each_ref().map(|users| match users {
             LaunchUsers::All => "all".to_owned(),
             LaunchUsers::Some(users) => {
                 format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
             }
         });
-        self.log.push(format!("launches {links} of {runtime} and {driver}"));
+        self.log.push(format!("{links} of {runtime} and {driver}, {queries} and {asyncs}"));
         Ok(())
     }
 }
@@ -383,24 +383,21 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
     let own = Tgid(std::process::id());
     let other = Tgid(1);
     host.registry.add_child(own, other);
-    let limit = |host: &mut Host, layers: Option<Layers>| {
-        let limited = layers.map(|layers| (own, layers)).into_iter().collect();
+    let limit = |host: &mut Host, removed: Option<Removed>| {
+        let limited = removed.map(|removed| (own, removed)).into_iter().collect();
         host.registry.limit_users(limited);
         host.log()
     };
-    let all = |others: &str| format!("[{others}, {}]", own.0);
-    let runtime = Layers { runtime: true, driver: false };
-    let line = format!("launches 0 of [1] and {}", all("1"));
-    assert_eq!(limit(&mut host, Some(runtime)), [line]);
+    let runtime = Removed { runtime: true, ..Removed::default() };
+    assert_eq!(limit(&mut host, Some(runtime)), ["0 of [1] and all, all and all"]);
     assert_eq!(limit(&mut host, Some(runtime)), [""; 0]);
     host.registry.add_child(own, Tgid(2));
-    let of_both = format!("launches 0 of [1, 2] and {}", all("1, 2"));
-    assert_eq!(host.log(), [of_both.as_str()]);
-    let driver = Layers { runtime: false, driver: true };
-    let line = format!("launches 0 of {} and [1, 2]", all("1, 2"));
-    assert_eq!(limit(&mut host, Some(driver)), [line]);
+    let of_both = "0 of [1, 2] and all, all and all";
+    assert_eq!(host.log(), [of_both]);
+    let others = Removed { queries: true, driver: true, ..Removed::default() };
+    assert_eq!(limit(&mut host, Some(others)), ["0 of all and [1, 2], [1, 2] and all"]);
     host.registry.attacher().refuse = 1;
     assert_eq!(limit(&mut host, None), [""; 0]);
     assert_eq!(limit(&mut host, Some(runtime)), [of_both]);
-    assert_eq!(limit(&mut host, None), ["launches 0 of all and all"]);
+    assert_eq!(limit(&mut host, None), ["0 of all and all, all and all"]);
 }

@@ -85,7 +85,7 @@ impl Observed {
     }
 
     pub(crate) fn set_budget(&self, budget: Option<f64>) {
-        self.probes.set_budget(budget);
+        self.probes.set_budget(budget, 0.0);
     }
 
     pub(crate) fn sampler(&self) -> &Sampler {

@@ -80,10 +80,19 @@ columns! {
         33 host,
         33 measures,
         34 launches,
+        35 untimed_calls,
     }
 
-    // The kind of step has tags 1 to 3.
-    LaunchSampling { 1 step, 4 untimed, 5 estimated, 6 unobserved }
+    // The kind of step has tags 1 to 3, the rate 8 and 9; 5 were estimates of launches that were not seen.
+    LaunchSampling {
+        1 step,
+        4 untimed,
+        6 unobserved,
+        7 observed,
+        8 rate,
+        10 without_queries,
+        11 async_one_in,
+    }
 
     // The slots have tags 3 and 4.
     Histogram { 1 sum, 2 max, 3 slots }

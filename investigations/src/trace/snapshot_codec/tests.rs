@@ -10,8 +10,8 @@ use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{
     BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
-    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
-    Wait,
+    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, RateEstimate, Snapshot, StallSnapshot,
+    TimeAccount, Wait,
 };
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
@@ -155,9 +155,16 @@ impl Source {
                     _ => LaunchStep::PartTime { share: 0.25, one_in: self.small() },
                 },
                 untimed: self.number(),
-                estimated: self.number(),
                 unobserved: self.nanos(),
+                observed: self.nanos(),
+                rate: self.maybe(|source| RateEstimate {
+                    per_second: 1.0 + f64::from(source.small()),
+                    error: 0.01,
+                }),
+                without_queries: self.flag(),
+                async_one_in: self.small(),
             },
+            untimed_calls: self.some(|source| (source.op(), source.number())),
             errors: self.some(|source| (source.op(), source.small(), source.number())),
             kernels: self.some(|source| (source.number(), source.number())),
             launch_times: self.some(|source| (source.number(), source.histogram())),

@@ -7,6 +7,7 @@ use gpucause_abi::measure::{MEASURES, Measures, WireTag};
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::{
     Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
+    RateEstimate,
 };
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use parking_lot::Mutex;
@@ -120,6 +121,21 @@ impl Value for Option<(u32, u32)> {
     fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
         let rank = Option::<u32>::read(from, tag)?.flatten();
         Ok(Some(rank.zip(Option::<u32>::read(from, tag + 1)?.flatten())))
+    }
+}
+
+/// The rate and its error, under two tags; there is none without launches.
+impl Value for Option<RateEstimate> {
+    fn write(&self, tag: u32, to: &mut Writer) {
+        if let Some(RateEstimate { per_second, error }) = self {
+            per_second.write(tag, to);
+            error.write(tag + 1, to);
+        }
+    }
+
+    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
+        let (per_second, error) = (from.double(tag)?, from.double(tag + 1)?);
+        Ok(Some((per_second > 0.0).then_some(RateEstimate { per_second, error })))
     }
 }
 

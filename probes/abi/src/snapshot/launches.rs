@@ -1,4 +1,4 @@
-//! How the launches of a process are observed.
+//! How the calls of a process are observed.
 
 use crate::Nanos;
 
@@ -15,7 +15,7 @@ pub enum LaunchStep {
         /// How many.
         one_in: u32,
     },
-    /// So they are for this share of the time only; launches of the other time are estimated.
+    /// So they are for this share of the time only: the process is partly observed.
     PartTime {
         /// Above 0 and below 1.
         share: f64,
@@ -30,7 +30,15 @@ impl LaunchStep {
         match self {
             Self::Full | Self::DriverOnly => 1.0,
             Self::Sampled { one_in } => 1.0 / f64::from(one_in.max(1)),
-            Self::PartTime { share, one_in } => share / f64::from(one_in.max(1)),
+            Self::PartTime { one_in, .. } => self.observed_share() / f64::from(one_in.max(1)),
+        }
+    }
+
+    /// Share of the time for which calls are counted.
+    pub const fn observed_share(self) -> f64 {
+        match self {
+            Self::PartTime { share, .. } => share,
+            _ => 1.0,
         }
     }
 
@@ -45,15 +53,30 @@ impl LaunchStep {
     }
 }
 
-/// What is known of launches that were not timed.
+/// A rate that was not counted, with how far it may be off.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RateEstimate {
+    /// Launches a second.
+    pub per_second: f64,
+    /// As a share of it, with a probability of 95 %.
+    pub error: f64,
+}
+
+/// How calls are observed, and what is known of those that were not timed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LaunchSampling {
     /// How launches are observed now.
     pub step: LaunchStep,
-    /// Launches that were counted without being timed.
+    /// Whether calls that only ask for attributes are left out.
+    pub without_queries: bool,
+    /// One in so many asynchronous calls is timed, the others are counted; 0 for all.
+    pub async_one_in: u32,
+    /// Outermost launches that were counted without being timed.
     pub untimed: u64,
-    /// Launches while they were not observed, as many as there would be at the rate before. Never decreases.
-    pub estimated: u64,
-    /// For how long they were not observed.
+    /// For how long calls were counted.
+    pub observed: Nanos,
+    /// For how long they were not.
     pub unobserved: Nanos,
+    /// The rate of the last seconds, while the process is partly observed and where it is known.
+    pub rate: Option<RateEstimate>,
 }

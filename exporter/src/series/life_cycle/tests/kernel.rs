@@ -287,6 +287,8 @@ impl Kernel {
             Work::Copy => {
                 let (kind, class) = (CopyKind::ALL[key % CopyKind::COUNT], key as u16 % 6);
                 image.copied[kind as usize] += amount;
+                let op = op_of_symbol("cudaMemcpyAsync").unwrap();
+                entry(&mut image.untimed_calls, |own| own.0 == op, (op, 0)).1 += 1;
                 let new = (kind, class, Histogram::default());
                 let is = |own: &(CopyKind, u16, Histogram)| (own.0, own.1) == (kind, class);
                 entry(&mut image.copies, is, new).2.merge(&one(amount));
@@ -300,7 +302,8 @@ impl Kernel {
             Work::Gap => {
                 image.launch_gap.merge(&one(amount));
                 image.launches.untimed += 1;
-                image.launches.estimated += amount % 7;
+                image.launches.observed.0 += amount;
+                image.launches.unobserved.0 += amount % 7;
             }
             Work::Scheduler => schedule(image, key, amount),
             Work::Host => use_host(image, key, amount),
