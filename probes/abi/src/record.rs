@@ -372,8 +372,9 @@ records! {
     TenureRecord as "tenure" {
         /// When its last such wait was ended before it timed out: if that is for a lock, the thread took it then. 0 before the first.
         took_ns: u64,
-        /// When it had taken it the time before, and from when on it waited for it again.
+        /// When it had taken it the time before.
         before_ns: u64,
+        /// From when on it waited for it again after that.
         gave_ns: u64,
     }
 
@@ -523,7 +524,8 @@ records! {
         /// Hits of call probes, and those left at entry that are not reported yet. Overflow.
         hits: u32,
         left: u32,
-        left_pad: u32,
+        /// 1 while it waits for the thread that it handed its work over to, and that replaced it on its CPU.
+        handed_over: u32,
         /// Outermost launches. Overflows.
         launches: u32,
         /// The last outermost call that was counted and not timed: op and link, its stack pointer, 0 for none, and its return address.
