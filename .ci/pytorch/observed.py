@@ -64,6 +64,9 @@ class LostTime:
         wall, lost, cpu = map(between, curves)
         named = sum(between(taken(chain, lost=chain["cause"] != "unexplained")) for chain in chains)
         has_cpu = any(chain["cause"] in ("cpu_preemption", "runqueue_wait") for chain in chains)
+        if end <= begin:
+            # One evaluation has all.
+            return 0.0, 0.0
         return lost / wall - named / (end - begin), 0.0 if has_cpu else cpu / wall
 
 

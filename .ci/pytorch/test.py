@@ -106,9 +106,9 @@ def fault(bed, name):
         begin, host, lost = time.time(), bed.host(program, *(hog.pid for hog in hogs)), LostTime(bed.exporter, [program.pid])
         program.go()
         # Until after the last evaluation within it.
-        for _ in range(FAULT_SECONDS):
+        for second in range(1, FAULT_SECONDS + 1):
             lost.mark(name)
-            time.sleep(1 - 0.2 / FAULT_SECONDS)
+            time.sleep(max(0, begin + second - 0.2 - time.time()))
         lost.mark(None)
         chains, unnamed = bed.exporter.chains(program.pid), lost.unnamed(program.pid)
         host.end()

@@ -84,14 +84,21 @@ static __always_inline __u32 syscall_index(long number)
 	return index & (MAX_SYSCALLS - 1);
 }
 
+/* What the system call can wake that a task is in. */
+static __always_inline __u32 wakes_of(struct task_struct *task)
+{
+	long number = syscall_number((struct pt_regs *)bpf_task_pt_regs(task));
+
+	return number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
+}
+
 /* Remembers the task that wakes the thread, and what its system call can wake. */
 static __noinline void note_waker(struct thread *thread)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
-	long number = syscall_number((struct pt_regs *)bpf_task_pt_regs(waker));
 	struct thread *of_waker;
 
-	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
+	thread->wakes = wakes_of(waker);
 	if (thread->wakes == MAKES_ROOM)
 		thread->wakes = thread->waits_locally ? WAKES_FD : 0;
 	if (!thread->wakes)
@@ -115,6 +122,9 @@ static __noinline void note_waker(struct thread *thread)
 	thread->waker_tid = waker->pid;
 	thread->waker_busy_since_ns = of_waker->busy_since_ns;
 	thread->waker_lock_ns = of_waker->offcpu_ns[REASON_LOCK] - of_waker->busy_lock_ns;
+	/* Which is said once. */
+	if (thread->off_reason == REASON_FUTEX)
+		of_waker->busy_lock_ns = of_waker->offcpu_ns[REASON_LOCK];
 	thread->waker_polled = of_waker->polled;
 	thread->waker_had = of_waker->had;
 }
@@ -284,23 +294,23 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* Whether a thread that has been off the CPU since `off`, 0 for never, had the lock then: it took it before and did not wait for it. */
-static __always_inline bool had_lock(const struct tenure *had, __u64 off, const struct retry *then)
+/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
+static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
 {
 	if (had->took_ns <= then->since_ns)
-		return !off || off >= then->until_ns;
+		return !waits || waits >= then->until_ns;
 	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
 }
 
 /* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
-static __always_inline __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 off)
+static __always_inline __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
 {
 	__u64 ns = 0;
 
 	for (int i = 0; i < MAX_RETRIES; i++) {
 		struct retry *retry = &thread->retries[i];
 
-		if (retry->ns && had_lock(had, off, retry)) {
+		if (retry->ns && had_lock(had, waits, retry)) {
 			ns += retry->ns;
 			retry->ns = 0;
 		}
@@ -320,12 +330,14 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	if (!thread || !thread->retried_ns || holder->polled != thread->polled_lock)
+	/* Or it is interrupted by the timer of a wait that times out. */
+	if (!thread || !thread->retried_ns || !(wakes_of(current) & WAKES_FUTEX) ||
+	    holder->polled != thread->polled_lock)
 		return 0;
 	/* One that never took the lock had none to release. */
 	if (!holder->had.took_ns)
 		return 0;
-	ns = take_retries(thread, &holder->had, *(volatile __u64 *)&holder->off_since_ns);
+	ns = take_retries(thread, &holder->had, holder->waits_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -368,7 +380,8 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 	thread->retried_phase = thread->phase;
 	retry = newest_retry(thread);
 	if (!goes_on(thread, retry, since)) {
-		thread->newest_retry++;
+		if (retry->ns)
+			thread->newest_retry++;
 		retry = newest_retry(thread);
 		charge_nobody(thread, tid, retry->ns);
 		retry->ns = 0;
@@ -436,7 +449,7 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	if (thread->waker.relation == RELATION_WORKER)
 		credit_worker(thread->waker_proc_id, total);
 	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
-			       thread->phase == thread->retried_phase
+			       thread->waker_polled == thread->polled_lock && thread->phase == thread->retried_phase
 		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
 	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;

@@ -224,25 +224,42 @@ static __noinline bool hands_over(const struct thread *thread, struct task_struc
 {
 	struct thread *other;
 
-	if (next->tgid != task->tgid || thread->role != ROLE_DISPATCHER || thread->phase != PHASE_HOST)
+	if (task->__state || next->tgid != task->tgid || thread->role != ROLE_DISPATCHER || thread->phase != PHASE_HOST)
 		return false;
 	other = thread_of(next);
-	return other && other->role == ROLE_DISPATCHER && other->wakes & WAKES_FUTEX && other->waker_tid == task->pid &&
-	       other->woken_ns >= thread->on_since_ns && now - other->woken_ns <= AT_ONCE_NS;
+	/* One that waited for a lock got no work. */
+	return other && other->role == ROLE_DISPATCHER && other->off_reason == REASON_FUTEX &&
+	       other->wakes & WAKES_FUTEX && other->waker_tid == task->pid && other->woken_ns >= thread->on_since_ns &&
+	       now - other->woken_ns <= AT_ONCE_NS;
 }
 
 /* Begins the wait of the running thread for the one that it handed its work over to. */
-static __noinline void await_other(struct thread *thread, __u32 tgid, struct task_struct *next)
+static __noinline void await_other(struct thread *thread, __u32 tgid, __u64 now, struct task_struct *next)
 {
 	thread->off_reason = REASON_FUTEX;
 	thread->polls_until_ns = 0;
+	thread->handed_over = 1;
 	name_task(&thread->waker, next, tgid, thread->proc_id);
 	thread->wakes = WAKES_FUTEX;
 	thread->waker_tid = next->pid;
-	thread->waker_busy_since_ns = 0;
+	thread->waker_busy_since_ns = now;
 	thread->waker_proc_id = 0;
 	thread->waker_lock_ns = 0;
 	thread->waker_polled = 0;
+}
+
+/* Ends such a wait. If another task had the CPU last, the thread waited for a CPU. Returns whether it did not. */
+VERIFIED_ONCE int was_handed_over(struct thread *thread)
+{
+	struct task_struct *last = bpf_get_current_task_btf();
+
+	if (!thread || !thread->handed_over)
+		return false;
+	if (!last->pid || last->tgid == thread->tgid)
+		return true;
+	thread->off_reason = REASON_PREEMPTED;
+	name_current(&thread->culprit, thread->tgid, thread->proc_id);
+	return false;
 }
 
 /* Begins the time off the CPU of the running task: `sched_switch` is about to put `next` there. */
@@ -262,10 +279,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		free_slot(thread, task->pid);
 	if (thread->retried_ns)
 		settle_awake(thread, task->pid);
+	thread->handed_over = 0;
 	if (preempt || task->__state == 0)
 		kind = SWITCH_INVOLUNTARY;
 	if (kind == SWITCH_INVOLUNTARY && hands_over(thread, task, now, next)) {
-		await_other(thread, tgid, next);
+		await_other(thread, tgid, now, next);
 	} else if (kind == SWITCH_INVOLUNTARY) {
 		thread->off_reason = REASON_PREEMPTED;
 		if (thread->role != ROLE_HELPER) {
@@ -334,10 +352,12 @@ static __always_inline void charge_runqueue(struct thread *thread, __u32 pid, __
 VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 {
 	__u64 since, woken;
+	bool handed;
 
 	if (!thread)
 		return 0;
 	since = thread->off_since_ns;
+	handed = was_handed_over(thread);
 	if (thread->off_reason == REASON_PREEMPTED) {
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
@@ -362,7 +382,8 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 			record_helper(thread, pid, thread->off_reason, since, woken - since);
 	}
 	end_wait(thread, thread->off_reason, since, woken);
-	charge_runqueue(thread, pid, woken, now);
+	if (!handed)
+		charge_runqueue(thread, pid, woken, now);
 	return 0;
 }
 

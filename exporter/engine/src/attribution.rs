@@ -142,6 +142,6 @@ fn since<'a>(
 }
 
 fn cost(detection: &Detection, window: &Delta<'_>, taken: &TimeAccount) -> Cost {
-    let (attributed, lost) = (taken.total(), lost(detection.cause, taken));
+    let (attributed, lost) = (taken.total(), lost(detection.cause, detection.effect, taken));
     Cost { attributed, lost, losses: losses::of(window, detection, lost) }
 }

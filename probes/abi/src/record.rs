@@ -361,8 +361,9 @@ records! {
     TenureRecord as "tenure" {
         /// When its last such wait was ended before it timed out: if that is for a lock, the thread took it then. 0 before the first.
         took_ns: u64,
-        /// When it had taken it the time before, and from when on it waited for it again.
+        /// When it had taken it the time before.
         before_ns: u64,
+        /// From when on it waited for it again after that.
         gave_ns: u64,
     }
 
@@ -508,6 +509,9 @@ records! {
         mode: LaunchModeRecord,
         /// Launches since the last that was timed.
         untimed_in_a_row: u32,
+        /// 1 while it waits for the thread that it handed its work over to, and that replaced it on its CPU.
+        handed_over: u32,
+        handed_pad: u32,
         /// Outermost launches. Overflows.
         launches: u32,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.

@@ -42,6 +42,15 @@ result fake_act(int id, uint64_t call);
 		__builtin_expect(fake_scripted[id_], 0) ? fake_act(id_, call_) : OK;                                   \
 	})
 
+// The same where the function cannot fail: a script that wants it to is wrong.
+#define COUNT_ONLY()                                                                                                   \
+	do {                                                                                                           \
+		if (COUNT()) {                                                                                         \
+			fprintf(stderr, "stand-in: %s has no error\n", __func__);                                         \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
 // A function of CUDA that is counted and returns the value of expressions, the last of them, unless it is to fail.
 #define CALL(name, parameters, ...)                                                                                    \
 	API result name parameters                                                                                     \

@@ -4,7 +4,7 @@
 //! another one, as autograd's for its queue, is in another state, and nobody is blamed for it, whatever the other does.
 
 use gpucause_abi::snapshot::TimeAccount;
-use gpucause_abi::state::{Reason, State};
+use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use super::Rule;
@@ -44,7 +44,7 @@ pub(crate) fn of_others(delta: &Delta<'_>, tid: Tid) -> Nanos {
 
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
     let waits = part(&thread.time, |phase, state| {
-        state == State::Off(Reason::Futex) && phases.contain(phase)
+        state == State::Off(Reason::Futex) && phases.contain(phase) && phase != Phase::Sync
     });
     let mut claim = at_most(waits, behind(span.delta, thread.tid, phases));
     claim.merge(&lost_part(thread, &LOCK));
@@ -62,10 +62,12 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let all = total(waits.iter().map(|wait| wait.total));
     let holders = waits.iter().filter(|wait| wait.tgid.is_some() && wait.held.0 > 0);
     let holder = holders.max_by_key(|wait| wait.held);
-    let evidence = share
-        .evidence()
+    let mut evidence = share.evidence();
+    if behind.0 > 0 {
+        evidence = evidence.with("behind_seconds", behind.as_secs_f64());
+    }
+    let evidence = evidence
         .with("held_seconds", share.time.as_secs_f64())
-        .with("behind_seconds", behind.as_secs_f64())
         .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
         .with(
             "holder_seconds",
@@ -82,7 +84,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         None => "another thread".to_owned(),
     };
     let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
-                    {comm} and explains {explained_share|percent} of its {effect}; {holder} ended {holder_seconds|seconds} of \
+                    {comm} and explains {explained_share|percent} of its {effect}[, {behind_seconds|seconds} of it behind another thread]; {holder} ended {holder_seconds|seconds} of \
                     the waits[ in {calls}].";
     Some(Detection {
         culprit,

@@ -130,8 +130,8 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         .with("io_seconds", io)
         .with("page_fault_seconds", page_fault);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let sentence = "Of the last {window_seconds|seconds} of {comm}, {taken_share|percent} were lost in waits of several kinds, none of \
-                    which is a cause by itself: {lock_seconds|seconds} for locks, {io_seconds|seconds} for disks and \
+    let sentence = "Of the last {window_seconds|seconds} of {comm}, {taken_share|percent} were lost in short waits for which no \
+                    cause was found: {lock_seconds|seconds} for locks, {io_seconds|seconds} for disks and \
                     {page_fault_seconds|seconds} for pages.";
     Some(Detection {
         tid: Some(thread.tid),
@@ -139,6 +139,7 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         taken: taken.into(),
         claim: Some((blocked, Phases::Feeding)),
         taken_share,
+        explained: 0.0,
         most: Severity::Low,
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: WAITS_OF_KINDS.into(),

@@ -114,7 +114,7 @@ fn what_threads_lose_to_different_causes_is_named() {
 #[test]
 fn waits_for_cpus_that_the_program_itself_has_are_named_from_a_twentieth_on() {
     let own = Task("pt_autograd_0", 100, Relation::Thread);
-    for thousandths in [1u64, 2, 3, 4, 5, 6, 8, 12] {
+    for thousandths in [10u64, 20, 30, 40, 50, 60, 80, 120] {
         let losses = [(Reason::Preempted, thousandths)];
         let (lost, taken) = shares(&[&losses, &losses], own);
         assert!(

@@ -36,7 +36,7 @@ CALL(cuDeviceGetPCIBusId, (char *out, int bytes, int d), snprintf(out, bytes, "0
 
 API result cuDeviceGetAttribute(int *out, int attribute, int d)
 {
-	COUNT();
+	COUNT_ONLY();
 	// CUdevice_attribute and its value, of an H100.
 	static const int values[][2] = {
 		{ 1, 1024 },     { 2, 1024 },   { 3, 1024 },      { 4, 64 },    { 5, 2147483647 },  { 6, 65535 },
@@ -68,7 +68,7 @@ CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), *least = 0, *grea
 
 API result cuCtxPopCurrent_v2(struct context **out)
 {
-	COUNT();
+	COUNT_ONLY();
 	if (out)
 		*out = current();
 	stack[depth] = NULL;

@@ -9,7 +9,7 @@ CALL(cuEventElapsedTime_v2, (float *ms, struct event *start, struct event *end),
 
 API result cuEventRecord(struct event *event, struct stream *stream)
 {
-	COUNT();
+	COUNT_ONLY();
 	stream = stream_of(stream);
 	event->graph = stream->graph;
 	event->capture = stream->capture;

@@ -5,7 +5,7 @@ static _Atomic uint64_t captures;
 
 API result cuStreamBeginCapture_v2(struct stream *stream, int mode)
 {
-	COUNT();
+	COUNT_ONLY();
 	stream = stream_of(stream);
 	stream->graph = calloc(1, sizeof *stream->graph);
 	stream->capture = ++captures;
@@ -14,7 +14,7 @@ API result cuStreamBeginCapture_v2(struct stream *stream, int mode)
 
 API result cuStreamEndCapture(struct stream *stream, struct graph **out)
 {
-	COUNT();
+	COUNT_ONLY();
 	struct graph *graph = stream_of(stream)->graph;
 	for (struct stream *each = streams; each; each = each->next)
 		if (each->graph == graph) {
@@ -30,7 +30,7 @@ CALL(cuStreamIsCapturing, (struct stream * stream, int *out), *out = stream_of(s
 API result cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_t *id, struct graph **graph,
 				     const ptr **dependencies, const ptr **edges, size_t *count)
 {
-	COUNT();
+	COUNT_ONLY();
 	stream = stream_of(stream);
 	*status = stream->graph != NULL;
 	if (id)
@@ -48,7 +48,7 @@ API result cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_
 
 API result cuGraphInstantiateWithFlags(struct graph **out, struct graph *graph, uint64_t flags)
 {
-	COUNT();
+	COUNT_ONLY();
 	*out = malloc(sizeof **out);
 	**out = *graph;
 	return OK;
@@ -59,7 +59,7 @@ CALL(cuGraphLaunch, (struct graph * graph, struct stream *stream), spin_until(no
 
 API result cuGraphGetNodes(struct graph *graph, ptr *nodes, size_t *count)
 {
-	COUNT();
+	COUNT_ONLY();
 	if (!nodes)
 		*count = graph->kernels;
 	return OK;

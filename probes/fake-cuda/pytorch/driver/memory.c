@@ -124,7 +124,7 @@ CALL(cuMemGetInfo_v2, (size_t * unused, size_t *total), *total = DEVICE_BYTES,
 
 API result cuPointerGetAttribute(ptr out, int attribute, ptr at)
 {
-	COUNT();
+	COUNT_ONLY();
 	int kind = fake_kind(at);
 	if (!kind)
 		return INVALID;
@@ -141,7 +141,7 @@ API result cuPointerGetAttribute(ptr out, int attribute, ptr at)
 
 API result cuPointerGetAttributes(unsigned count, int *attributes, ptr *out, ptr at)
 {
-	COUNT();
+	COUNT_ONLY();
 	for (unsigned i = 0; i < count; i++)
 		cuPointerGetAttribute(out[i], attributes[i], at);
 	return OK;

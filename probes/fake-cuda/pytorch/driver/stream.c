@@ -60,7 +60,7 @@ API uint64_t fake_kernels(void)
 
 API result cuStreamCreateWithPriority(struct stream **out, unsigned flags, int priority)
 {
-	COUNT();
+	COUNT_ONLY();
 	*out = calloc(1, sizeof **out);
 	(*out)->priority = priority;
 	(*out)->device = current_device();
@@ -76,7 +76,7 @@ CALL(cuStreamQuery, (struct stream * stream), stream_of(stream)->busy <= now() ?
 
 API result cuCtxSynchronize(void)
 {
-	COUNT();
+	COUNT_ONLY();
 	for (struct stream *stream = streams; stream; stream = stream->next)
 		if (stream->device == current_device())
 			wait_until(stream->busy);
@@ -85,7 +85,7 @@ API result cuCtxSynchronize(void)
 
 API result cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags)
 {
-	COUNT();
+	COUNT_ONLY();
 	stream = stream_of(stream);
 	// A stream that waits for an event of a captured one is captured with it.
 	if (event->graph) {

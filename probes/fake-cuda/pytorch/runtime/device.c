@@ -45,7 +45,7 @@ CALL(cudaGetDriverEntryPointByVersion, (const char *name, ptr *out, unsigned ver
 
 API result cudaGetDeviceProperties(char *out, int d)
 {
-	COUNT();
+	COUNT_ONLY();
 	// Offset in CUDA 13's cudaDeviceProp, bytes, and value, of an H100.
 	static const struct {
 		int at, bytes;

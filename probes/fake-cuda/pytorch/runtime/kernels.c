@@ -36,30 +36,30 @@ static void add(const void *host, const char *name)
 
 API ptr *__cudaRegisterFatBinary(ptr binary)
 {
-	COUNT();
+	COUNT_ONLY();
 	return calloc(1, sizeof(ptr));
 }
 
 API void __cudaRegisterFatBinaryEnd(ptr *handle)
 {
-	COUNT();
+	COUNT_ONLY();
 }
 
 API void __cudaUnregisterFatBinary(ptr *handle)
 {
-	COUNT();
+	COUNT_ONLY();
 }
 
 API void __cudaRegisterVar(ptr *handle, char *host, char *address, const char *name, int ext, size_t size, int constant,
 			   int global)
 {
-	COUNT();
+	COUNT_ONLY();
 }
 
 API void __cudaRegisterFunction(ptr *handle, const char *host, char *function, const char *name, int limit, ptr tid,
 				ptr bid, ptr bdim, ptr gdim, int *warp)
 {
-	COUNT();
+	COUNT_ONLY();
 	add(host, name);
 }
 
@@ -68,7 +68,7 @@ CALL(__cudaGetKernel, (struct kernel * *out, const void *host), *out = kernel_of
 // What NVIDIA's occupancy and attribute functions say of a kernel, from the driver's part.
 API result cudaFuncGetAttributes(char *out, const void *host)
 {
-	COUNT();
+	COUNT_ONLY();
 	begin();
 	// Offset in cudaFuncAttributes, and CU_FUNC_ATTRIBUTE_...
 	static const int fields[][2] = { { 24, 0 }, { 28, 4 }, { 32, 5 }, { 36, 6 } };

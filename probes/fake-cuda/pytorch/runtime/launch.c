@@ -29,7 +29,7 @@ struct runtime_config {
 
 API result cudaLaunchKernelExC(const struct runtime_config *config, const void *host, ptr *arguments)
 {
-	COUNT();
+	COUNT_ONLY();
 	begin();
 	struct launch_config given = { { config->grid.x, config->grid.y, config->grid.z },
 				       { config->block.x, config->block.y, config->block.z },
@@ -55,7 +55,7 @@ static __thread int depth;
 
 API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, ptr stream)
 {
-	COUNT();
+	COUNT_ONLY();
 	if (depth == 8)
 		return 1;
 	pushed[depth++] = (struct configuration){ grid, block, shared, stream };
@@ -64,7 +64,7 @@ API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, p
 
 API result __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, ptr *stream)
 {
-	COUNT();
+	COUNT_ONLY();
 	if (!depth)
 		return INVALID;
 	struct configuration *top = &pushed[--depth];
