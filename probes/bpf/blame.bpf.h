@@ -303,10 +303,12 @@ static __always_inline bool had_lock(const struct tenure *had, __u64 waits, cons
 }
 
 /* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
-static __always_inline __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
+VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
 {
 	__u64 ns = 0;
 
+	if (!thread || !had)
+		return 0;
 	for (int i = 0; i < MAX_RETRIES; i++) {
 		struct retry *retry = &thread->retries[i];
 

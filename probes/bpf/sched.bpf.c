@@ -269,6 +269,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	__u32 kind = SWITCH_VOLUNTARY;
 	struct proc *proc;
 	__u32 proc_id;
+	__u64 index;
 
 	if (!thread)
 		return;
@@ -303,9 +304,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	thread->off_since_ns = now;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	kind += thread->role * SWITCHES;
-	if (proc && kind < CTX_SWITCHES)
-		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
+	index = kind + thread->role * SWITCHES;
+	/* In 64 bits: the verifier of Linux 6.1 forgets the bound of half a register. */
+	barrier_var(index);
+	if (proc && index < CTX_SWITCHES)
+		__sync_fetch_and_add(&proc->ctx_switches[index], 1);
 }
 
 VERIFIED_ONCE int charge(struct thread *thread, __u32 reason, __u64 ns)
