@@ -122,7 +122,7 @@ static __noinline void note_waker(struct thread *thread)
 	thread->waker_tid = waker->pid;
 	thread->waker_busy_since_ns = of_waker->busy_since_ns;
 	thread->waker_lock_ns = of_waker->offcpu_ns[REASON_LOCK] - of_waker->busy_lock_ns;
-	/* Which is said once. */
+	/* Each of its waits is part of one wait for it. */
 	if (thread->off_reason == REASON_FUTEX)
 		of_waker->busy_lock_ns = of_waker->offcpu_ns[REASON_LOCK];
 	thread->waker_polled = of_waker->polled;
@@ -242,7 +242,7 @@ VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, 
 	return 0;
 }
 
-/* The thread that ended such a wait for its work waited for locks itself meanwhile. */
+/* Adds how long the thread that ended such a wait, for its work, waited for locks itself. */
 VERIFIED_ONCE int blame_behind(__u64 victim, __u64 wait, struct other_task *other, __u64 ns)
 {
 	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
@@ -332,9 +332,9 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	/* Or it is interrupted by the timer of a wait that times out. */
+	/* The timer of a wait that times out may have interrupted it instead. */
 	if (!thread || !thread->retried_ns || !(wakes_of(current) & WAKES_FUTEX) ||
-	    holder->polled != thread->polled_lock)
+	    holder->polled != thread->retried_lock)
 		return 0;
 	/* One that never took the lock had none to release. */
 	if (!holder->had.took_ns)
@@ -353,7 +353,7 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	__u64 ns;
 
 	if (!thread || *(volatile __u64 *)&thread->woken_ns < thread->on_since_ns || !(thread->wakes & WAKES_FUTEX) ||
-	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->polled_lock)
+	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->retried_lock)
 		return 0;
 	ns = take_retries(thread, &thread->waker_had, 0);
 	if (ns)
@@ -377,9 +377,10 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 {
 	struct retry *retry;
 
-	if (thread->phase != thread->retried_phase)
+	if (thread->phase != thread->retried_phase || thread->polled != thread->retried_lock)
 		charge_retries(thread, tid);
 	thread->retried_phase = thread->phase;
+	thread->retried_lock = thread->polled;
 	retry = newest_retry(thread);
 	if (!goes_on(thread, retry, since)) {
 		if (retry->ns)
@@ -451,7 +452,7 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	if (thread->waker.relation == RELATION_WORKER)
 		credit_worker(thread->waker_proc_id, total);
 	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
-			       thread->waker_polled == thread->polled_lock && thread->phase == thread->retried_phase
+			       thread->waker_polled == thread->retried_lock && thread->phase == thread->retried_phase
 		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
 	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
