@@ -122,7 +122,7 @@ static __noinline void note_waker(struct thread *thread)
 	thread->waker_tid = waker->pid;
 	thread->waker_busy_since_ns = of_waker->busy_since_ns;
 	thread->waker_lock_ns = of_waker->offcpu_ns[REASON_LOCK] - of_waker->busy_lock_ns;
-	/* Which is said once. */
+	/* Each of its waits is part of one wait for it. */
 	if (thread->off_reason == REASON_FUTEX)
 		of_waker->busy_lock_ns = of_waker->offcpu_ns[REASON_LOCK];
 	thread->waker_polled = of_waker->polled;
@@ -242,7 +242,7 @@ VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, 
 	return 0;
 }
 
-/* The thread that ended such a wait for its work waited for locks itself meanwhile. */
+/* Adds how long the thread that ended such a wait, for its work, waited for locks itself. */
 VERIFIED_ONCE int blame_behind(__u64 victim, __u64 wait, struct other_task *other, __u64 ns)
 {
 	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
@@ -294,24 +294,25 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* Whether a thread that is busy since `busy`, and waits for the lock since `waits` if not 0, had the lock then: it took it before and did
- * not wait for it. */
-static __always_inline bool had_lock(const struct tenure *had, __u64 busy, __u64 waits, const struct retry *then)
+/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
+static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
 {
 	if (had->took_ns <= then->since_ns)
-		return busy <= then->since_ns && (!waits || waits >= then->until_ns);
+		return !waits || waits >= then->until_ns;
 	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
 }
 
 /* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
-static __always_inline __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 busy, __u64 waits)
+VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
 {
 	__u64 ns = 0;
 
+	if (!thread || !had)
+		return 0;
 	for (int i = 0; i < MAX_RETRIES; i++) {
 		struct retry *retry = &thread->retries[i];
 
-		if (retry->ns && had_lock(had, busy, waits, retry)) {
+		if (retry->ns && had_lock(had, waits, retry)) {
 			ns += retry->ns;
 			retry->ns = 0;
 		}
@@ -331,14 +332,14 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	/* Or it is interrupted by the timer of a wait that times out. */
+	/* The timer of a wait that times out may have interrupted it instead. */
 	if (!thread || !thread->retried_ns || !(wakes_of(current) & WAKES_FUTEX) ||
-	    holder->polled != thread->polled_lock)
+	    holder->polled != thread->retried_lock)
 		return 0;
 	/* One that never took the lock had none to release. */
 	if (!holder->had.took_ns)
 		return 0;
-	ns = take_retries(thread, &holder->had, holder->busy_since_ns, holder->waits_since_ns);
+	ns = take_retries(thread, &holder->had, holder->waits_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -352,9 +353,9 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	__u64 ns;
 
 	if (!thread || *(volatile __u64 *)&thread->woken_ns < thread->on_since_ns || !(thread->wakes & WAKES_FUTEX) ||
-	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->polled_lock)
+	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->retried_lock)
 		return 0;
-	ns = take_retries(thread, &thread->waker_had, thread->waker_busy_since_ns, 0);
+	ns = take_retries(thread, &thread->waker_had, 0);
 	if (ns)
 		charge_polled(thread, tid, thread->waker_tid, &thread->waker, ns);
 	return 0;
@@ -376,9 +377,10 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 {
 	struct retry *retry;
 
-	if (thread->phase != thread->retried_phase)
+	if (thread->phase != thread->retried_phase || thread->polled != thread->retried_lock)
 		charge_retries(thread, tid);
 	thread->retried_phase = thread->phase;
+	thread->retried_lock = thread->polled;
 	retry = newest_retry(thread);
 	if (!goes_on(thread, retry, since)) {
 		if (retry->ns)
@@ -450,8 +452,8 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	if (thread->waker.relation == RELATION_WORKER)
 		credit_worker(thread->waker_proc_id, total);
 	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
-			       thread->waker_polled == thread->polled_lock && thread->phase == thread->retried_phase
-		       ? take_retries(thread, &thread->waker_had, thread->waker_busy_since_ns, 0)
+			       thread->waker_polled == thread->retried_lock && thread->phase == thread->retried_phase
+		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
 	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
 	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;

@@ -44,6 +44,7 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 #include "blame.bpf.h"
 #include "cpu_wait.bpf.h"
 #include "switch_in.bpf.h"
+#include "wait_reason.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
 #include "python.bpf.h"

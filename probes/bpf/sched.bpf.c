@@ -5,215 +5,6 @@
  * until it is woken, and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
  * `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
 
-/* Linux's S_IFMT and the file types that distinguish blocking reads. */
-#define FILE_TYPE 0170000
-#define FILE_SOCKET 0140000
-#define FILE_REGULAR 0100000
-#define FILE_BLOCK 0060000
-#define FILE_DIRECTORY 0040000
-#define FILE_PIPE 0010000
-/* Linux's AF_UNIX. */
-#define FAMILY_UNIX 1
-
-/* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
-#define SLEEPING_STATES 0x3
-/* __TASK_STOPPED | __TASK_TRACED: stopped by a signal or a debugger. */
-#define STOPPED_STATES 0xc
-/* In the freezer of a cgroup v1, or of a suspending system. */
-#define TASK_FROZEN 0x8000
-/* In `jobctl`: its cgroup of version 2 is to be frozen. */
-#define JOBCTL_TRAP_FREEZE (1UL << 23)
-
-static __always_inline __u64 first_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->di;
-#else
-	return regs->orig_x0;
-#endif
-}
-
-#if defined(__TARGET_ARCH_x86)
-#define SYSCALL_FUTEX 202
-#else
-#define SYSCALL_FUTEX 98
-#endif
-/* Futex commands, without flags. */
-#define FUTEX_COMMAND 0x7f
-#define FUTEX_WAIT 0
-#define FUTEX_LOCK_PI 6
-#define FUTEX_WAIT_BITSET 9
-#define FUTEX_LOCK_PI2 13
-/* A flag of the command: the timeout is not in the monotonic clock's time. */
-#define FUTEX_CLOCK_REALTIME 0x100
-/* Value of a contended glibc mutex ("low-level lock"). */
-#define MUTEX_CONTENDED 2
-
-static __always_inline __u32 second_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->si;
-#else
-	return regs->user_regs.regs[1];
-#endif
-}
-
-static __always_inline __u32 third_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->dx;
-#else
-	return regs->user_regs.regs[2];
-#endif
-}
-
-static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->r10;
-#else
-	return regs->user_regs.regs[3];
-#endif
-}
-
-/* Where glibc's mutex has the thread ID of its owner, after the futex, and the largest thread ID. */
-#define MUTEX_OWNER 8
-#define MAX_TID (1 << 22)
-
-/* Whether a thread that blocks in futex wants a mutex of the C library that a thread owns. Its condition variables and semaphores wait by
- * another command, and what others wait for with the same value has no owner. */
-static __always_inline bool wants_mutex(const struct pt_regs *regs)
-{
-	__u32 command = second_argument(regs) & FUTEX_COMMAND, owner = 0;
-
-	if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2)
-		return true;
-	if (command != FUTEX_WAIT || third_argument(regs) != MUTEX_CONTENDED)
-		return false;
-	bpf_probe_read_user(&owner, sizeof(owner), (void *)(first_argument(regs) + MUTEX_OWNER));
-	return owner && owner <= MAX_TID;
-}
-
-/* A futex wait that times out sooner is repeated: the thread polls. Python does so every 5 ms for its interpreter's lock. */
-#define POLL_NS 20000000ULL
-#define SECOND_NS 1000000000ULL
-
-/* When the wait times out, if that is soon; else 0. */
-static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
-{
-	__u32 operation = second_argument(regs), command = operation & FUTEX_COMMAND;
-	__u64 timeout[2], until;
-
-	if (command != FUTEX_WAIT && (command != FUTEX_WAIT_BITSET || operation & FUTEX_CLOCK_REALTIME))
-		return 0;
-	if (!fourth_argument(regs) || bpf_probe_read_user(timeout, sizeof(timeout), (void *)fourth_argument(regs)))
-		return 0;
-	until = timeout[0] * SECOND_NS + timeout[1] + (command == FUTEX_WAIT ? now : 0);
-	return until > now && until - now <= POLL_NS ? until : 0;
-}
-
-/* What the running task waits for in futex: a lock only where that is known. */
-static __noinline void note_futex(struct thread *thread, struct task_struct *task, __u64 now)
-{
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-
-	if (syscall_number(regs) != SYSCALL_FUTEX)
-		return;
-	if (wants_mutex(regs)) {
-		thread->off_reason = REASON_LOCK;
-		return;
-	}
-	thread->polls_until_ns = polls_until(regs, now);
-	if (!thread->polls_until_ns)
-		return;
-	if (!thread->waits_since_ns)
-		thread->waits_since_ns = now;
-	thread->polled = first_argument(regs) >> 3;
-	if (thread->polled == thread->polled_lock)
-		thread->off_reason = REASON_LOCK;
-}
-
-/* Classifies a wait on descriptor `fd`: only files and block devices are I/O. */
-static __always_inline __u32 descriptor_reason(struct thread *thread, struct task_struct *task, __u32 fd)
-{
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file **slots, *file = 0;
-	struct socket *socket;
-
-	if (!table || fd >= BPF_CORE_READ(table, max_fds))
-		return REASON_OTHER;
-	slots = BPF_CORE_READ(table, fd);
-	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
-	if (!file)
-		return REASON_OTHER;
-	switch (BPF_CORE_READ(file, f_inode, i_mode) & FILE_TYPE) {
-	case FILE_REGULAR:
-	case FILE_BLOCK:
-	case FILE_DIRECTORY:
-		return REASON_IO;
-	case FILE_SOCKET:
-		socket = BPF_CORE_READ(file, private_data);
-		thread->waits_locally = BPF_CORE_READ(socket, sk, __sk_common.skc_family) == FAMILY_UNIX;
-		return REASON_NET;
-	case FILE_PIPE:
-		thread->waits_locally = 1;
-		return REASON_POLL;
-	default:
-		return REASON_POLL;
-	}
-}
-
-/* Whether a blocking task is in its cgroup's freezer. `frozen` alone is also set while a task waits for its vfork child. */
-static __always_inline bool is_frozen(struct task_struct *task)
-{
-	if (task->__state & TASK_FROZEN)
-		return true;
-	return bpf_core_field_exists(task->frozen) && task->jobctl & JOBCTL_TRAP_FREEZE &&
-	       BPF_CORE_READ_BITFIELD(task, frozen);
-}
-
-/* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
- * page faults sleep, besides suspended and exiting tasks. */
-static __always_inline __u32 blocked_reason(struct thread *thread, struct task_struct *task)
-{
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	long number = syscall_number(regs);
-	__u32 reason;
-
-	if (BPF_CORE_READ(task, signal, core_state))
-		return REASON_CORE_DUMP;
-	if (is_frozen(task))
-		return REASON_FROZEN;
-	if (task->__state & STOPPED_STATES)
-		return REASON_STOPPED;
-	if (number < 0)
-		return task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES) ? REASON_OTHER
-										      : REASON_PAGE_FAULT;
-	if (BPF_CORE_READ_BITFIELD(task, in_iowait))
-		return REASON_IO;
-	if (number >= MAX_SYSCALLS)
-		return REASON_OTHER;
-	reason = syscall_reason[syscall_index(number)];
-	if (reason & FIRST_ARG_IS_FD)
-		return descriptor_reason(thread, task, first_argument(regs));
-	return reason;
-}
-
-/* Why the running task blocks, in its record. */
-VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-
-	if (!thread)
-		return 0;
-	thread->waits_locally = 0;
-	thread->off_reason = blocked_reason(thread, task);
-	thread->polls_until_ns = 0;
-	if (thread->off_reason == REASON_FUTEX)
-		note_futex(thread, task, now);
-	return 0;
-}
-
 /* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
 #define AT_ONCE_NS 50000ULL
 
@@ -269,6 +60,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	__u32 kind = SWITCH_VOLUNTARY;
 	struct proc *proc;
 	__u32 proc_id;
+	__u64 index;
 
 	if (!thread)
 		return;
@@ -303,9 +95,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	thread->off_since_ns = now;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	kind += thread->role * SWITCHES;
-	if (proc && kind < CTX_SWITCHES)
-		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
+	index = kind + thread->role * SWITCHES;
+	/* In 64 bits: the verifier of Linux 6.1 forgets the bound of half a register. */
+	barrier_var(index);
+	if (proc && index < CTX_SWITCHES)
+		__sync_fetch_and_add(&proc->ctx_switches[index], 1);
 }
 
 VERIFIED_ONCE int charge(struct thread *thread, __u32 reason, __u64 ns)
@@ -367,10 +161,10 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 			record_helper(thread, pid, REASON_PREEMPTED, since, now - since);
 		return 0;
 	}
-	/* Every wait ends with one wakeup. An older one than the last run was missed by the program; one from that run,
-	 * before the switch, found a thread about to block. */
+	/* Every wait ends with one wakeup, but for that of a thread that could have run. An older one than the last run was
+	 * missed by the program; one from that run, before the switch, found a thread about to block. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
-	if (!woken || woken < thread->on_since_ns || woken > now)
+	if (handed || !woken || woken < thread->on_since_ns || woken > now)
 		woken = now;
 	else if (woken < since)
 		woken = since;

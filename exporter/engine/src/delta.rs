@@ -298,9 +298,8 @@ fn waits_since(baseline: &[Wait], now: &[Wait]) -> Vec<Wait> {
         }
     };
     let since = |(index, wait): (usize, &Wait)| {
-        let none = || (Nanos(0), Nanos(0), Nanos(0));
         let known = earlier(index, wait).map(|own| (own.total, own.held, own.behind));
-        let (total, held, behind) = known.unwrap_or_else(none);
+        let (total, held, behind) = known.unwrap_or_default();
         let total = wait.total.less(total);
         let held = wait.held.less(held).min(total);
         Wait { total, held, behind: wait.behind.less(behind).min(total), ..*wait }

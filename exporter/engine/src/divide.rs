@@ -103,19 +103,14 @@ pub(crate) fn within(time: TimeAccount, most: &TimeAccount) -> TimeAccount {
     combined(time, most, Nanos::min)
 }
 
-/// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss. What a
-/// thread waits for the work of another one that waits for a lock, that one loses.
+/// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss.
 pub(crate) fn lost(cause: Cause, effect: Effect, time: &TimeAccount) -> Nanos {
-    if !cause.loses_time() {
-        return Nanos(0);
+    match cause {
+        // All that it claims: the thread that this one waits for behind the lock loses the time. A hang claims all of its call.
+        Cause::LockWait if effect != Effect::Hang => time.total(),
+        _ if cause.loses_time() => time.all_lost(),
+        _ => Nanos(0),
     }
-    let behind = part(time, |phase, state| {
-        state == State::Off(Reason::Futex)
-            && phase != Phase::Sync
-            && cause == Cause::LockWait
-            && effect != Effect::Hang
-    });
-    Nanos(time.all_lost().0.saturating_add(behind.total().0))
 }
 
 fn priority(detection: &Detection) -> (bool, usize) {

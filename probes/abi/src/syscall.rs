@@ -10,8 +10,8 @@ pub(crate) const FIRST_ARG_IS_FD: u8 = 0x80;
 pub(crate) const WAKES_FUTEX: u8 = 1;
 /// The call wakes threads that wait on a descriptor.
 pub(crate) const WAKES_FD: u8 = 2;
-/// The call makes room for threads that write to a descriptor, and by the way wakes those that read a socket for its answer. Programs make
-/// it so often that interrupts come in it, too.
+/// The call makes room for threads that write to a descriptor, and wakes a thread of the peer that reads the same socket. Programs make it so
+/// often that interrupts come in it, too.
 pub(crate) const MAKES_ROOM: u8 = 4;
 
 /// System calls that wake others, by what the others wait on. A thread that exits releases those that join it.

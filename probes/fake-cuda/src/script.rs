@@ -7,8 +7,8 @@
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
-//!                 work (of a thread named producer, waited for in such pieces), poll, pipe, net, io (O_DIRECT reads),
-//!                 page_fault, ioctl, yield
+//!                 work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
+//!                 io (O_DIRECT reads), page_fault, ioctl, yield
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only
@@ -129,7 +129,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, work, poll, pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
          yield, hang, gbps, ret"
     )]
     Key {

@@ -36,7 +36,7 @@ pub(crate) fn behind(delta: &Delta<'_>, tid: Tid, phases: Phases) -> Nanos {
     total(behind).min(of_others(delta, tid))
 }
 
-/// What other threads that launch lost to locks.
+/// Time that other threads of the process that launch lost to locks.
 pub(crate) fn of_others(delta: &Delta<'_>, tid: Tid) -> Nanos {
     let others = delta.threads().iter().filter(|own| own.tid != tid);
     total(others.map(|own| lost(own, &LOCK)))

@@ -20,8 +20,8 @@ const MOST: f64 = 0.5;
 /// How the sentence begins.
 const BEGIN: &str = "Its own threads compete for CPUs";
 
-/// Whether a wait was for a thread of the process, or for a worker that prepares data for it: another child, such as a monitor or a
-/// rank, is a program of its own.
+/// Whether a thread of the process ended a wait, or a worker that prepares data for it. Any other child, such as a monitor or a rank, is a
+/// program of its own.
 pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) -> bool {
     let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };
     let prepares = |own: &&Process<'_>| own.now.tgid == tgid && own.now.measures.ended_waits.0 > 0;

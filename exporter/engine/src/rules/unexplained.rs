@@ -1,8 +1,8 @@
-//! What no cause explains, reported as unexplained: the part of a tail, and time that was lost.
+//! Unexplained time: the part of a launch tail without a cause, and lost time without one.
 //!
-//! The law: what is shown as lost is at most [`MOST_UNNAMED`] of the time more than what all chains took, where they are evaluated. Shown
-//! is the mean over the threads that launch, and a chain has the time of the one that lost most. The one exception are
-//! [little waits for CPUs](super::cpu_preemption::is_little) that nobody outside of the program had.
+//! The law: the share of the time that is shown as lost, the mean over the threads that launch, exceeds the share that all chains took by at
+//! most [`MOST_UNNAMED`]. There is one exception: [short waits for CPUs](super::cpu_preemption::is_little) without a culprit outside of the
+//! program.
 
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
@@ -34,7 +34,7 @@ pub(super) const RULE: Rule = Rule {
 /// What to do where launches were off the CPU for something else than the GPU: no full launch queue does that.
 const WAITS: &str =
     "Record stacks of the slow calls (gpucause record): they show what the launches waited for.";
-const WAITS_OF_KINDS: &str =
+const SHORT_WAITS: &str =
     "Record stacks of the process (gpucause record): they show what its thread waited for.";
 const RUNS: &str = "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck.";
 
@@ -92,7 +92,7 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
 /// Most of the time that is shown as lost without a chain that has it.
 const MOST_UNNAMED: f64 = 0.03;
 
-/// Without waits for CPUs: few are no cause.
+/// Waits for CPUs have a threshold of their own.
 const BLOCKED: [Reason; 3] = [Reason::Lock, Reason::Io, Reason::PageFault];
 const THEIR_CAUSES: [Cause; 3] = [Cause::LockWait, Cause::BlockIo, Cause::PageFault];
 
@@ -113,7 +113,7 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     let threads = process.short.threads().iter().map(|thread| (thread, unnamed(thread)));
     let (thread, taken) = threads.max_by_key(|(_, rest)| rest.total())?;
     let taken_share = ratio(taken.total(), process.short.wall);
-    // What a user does not want to know of is not named otherwise.
+    // A user who switched such a rule off, or raised its threshold, gets no other name for its time.
     let wanted = THEIR_CAUSES.map(|cause| context.settings.rule(cause));
     let least = wanted.iter().filter_map(|rule| rule.min_lost_share);
     let least = least.fold(context.settings.severities.low.max(MOST_UNNAMED), f64::max);
@@ -142,7 +142,7 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         explained: 0.0,
         most: Severity::Low,
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
-        fix: WAITS_OF_KINDS.into(),
+        fix: SHORT_WAITS.into(),
         ..Detection::new(Cause::Unexplained, Effect::LaunchGap, index, evidence)
     })
 }

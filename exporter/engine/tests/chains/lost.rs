@@ -1,4 +1,4 @@
-//! What is shown as lost, and what chains took of it: a program's time has gone somewhere that is named.
+//! The law of lost time: chains name nearly all of what is shown as lost.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, Relation};
@@ -10,7 +10,7 @@ use crate::scenarios::{HOG, trained};
 
 /// Most of the time that may be lost without a chain that has it.
 const MOST_UNNAMED: f64 = 0.03;
-/// Little waits for CPUs that the program's own threads have are no cause.
+/// Short waits for CPUs that the program's own threads have are no cause.
 const MOST_FOR_OWN_CPUS: f64 = 0.05;
 const WINDOWS: u32 = 20;
 
@@ -30,7 +30,7 @@ fn lose(train: &mut Process, tid: u32, losses: &Losses, competitor: Task) {
     }
 }
 
-/// What is shown as lost, and what chains took, as shares of the time, from the time on when there could be chains.
+/// The share of the time that is shown as lost, and the share that chains took, once there can be chains.
 fn shares(threads: &[&Losses], competitor: Task) -> (f64, f64) {
     let mut host = trained();
     let account = |host: &Host| {
