@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What exporters take of a training that is bound by its launches: cost.py FOLDER ROUNDS GPUCAUSE... [-- OPTION...]
 
-FOLDER is that of `install`. One program runs all the time, on one CPU; in turns no exporter observes it, and each of those given. A turn
-counts from ten seconds after its begin, when probes keep to their budget. Needs root and a quiet host.
+FOLDER is that of `install`. One program runs all the time, on one CPU, whose launches take as long as makes it LAUNCHES a second; in turns
+no exporter observes it, and each of those given. A turn counts from ten seconds after its begin, when probes keep to their budget. Needs
+root and a quiet host.
 """
 
 import os
@@ -16,6 +17,10 @@ import time
 from exporter import Exporter, within
 
 SETTLES, LASTS = 10.0, 5.0
+# Launches a second; there are half as many other calls.
+LAUNCHES = 23_000
+# What the stand-in of the driver takes for a launch, by default.
+LAUNCH_NS = 2_000
 
 
 def program():
@@ -36,9 +41,11 @@ def program():
 
 
 class Steps:
-    def __init__(self, folder):
+    """The program, and when it had made how many steps."""
+
+    def __init__(self, folder, launch_ns=LAUNCH_NS):
         site = folder / "site"
-        environment = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(site / "nvidia/cu13/lib")}
+        environment = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(site / "nvidia/cu13/lib"), "FAKE_LAUNCH_NS": str(launch_ns)}
         command = ["taskset", "-c", "0", "python3", "-B", "-W", "ignore", __file__, "--program"]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self.points = []
@@ -58,6 +65,16 @@ class Steps:
         self.launches = (last - first) / (ended - began)
         return (ended - began) / (after - before) * 1e6
 
+    @classmethod
+    def at_rate(cls, folder):
+        """With LAUNCHES a second."""
+        fast = cls(folder)
+        try:
+            fast.microseconds(3.0)
+        finally:
+            fast.child.kill()
+        return cls(folder, max(LAUNCH_NS, int(LAUNCH_NS + 1e9 / LAUNCHES - 1e9 / fast.launches)))
+
 
 def main():
     arguments = sys.argv[1:]
@@ -65,7 +82,7 @@ def main():
     # The program has a CPU of its own: what exporters compute beside it is another matter.
     os.sched_setaffinity(0, set(range(1, os.cpu_count())))
     folder, rounds, *binaries = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    steps = Steps(pathlib.Path(folder).resolve())
+    steps = Steps.at_rate(pathlib.Path(folder).resolve())
     took = {binary: [] for binary in ["", *binaries]}
     try:
         for _ in range(int(rounds)):

@@ -261,7 +261,16 @@ impl Config {
         otlp.into_iter().chain(peers).collect()
     }
 
-    /// The defaults without a probe budget, for live views.
+    /// The defaults with a tenth of the budget, for a view beside an exporter on the host: both together keep to its budget and a tenth.
+    #[must_use]
+    pub fn beside_another() -> Self {
+        let tenth = Budget(Budget::default().0.map(|share| share / 10.0));
+        let probe =
+            ProbeSettings { budget: tenth, counting_limit: tenth, ..ProbeSettings::default() };
+        Self { probe, ..Self::default() }
+    }
+
+    /// The defaults without a probe budget, for the demonstration and recordings.
     #[must_use]
     pub fn without_budget() -> Self {
         let probe = ProbeSettings { budget: Budget(None), ..ProbeSettings::default() };

@@ -92,7 +92,9 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     privileges::require()?;
     let stopped = stopped_by_signal()?;
-    let config = Arc::new(Config::default());
+    // Their calls cost both.
+    let is_second = gpucause_probes::is_observed_by_another();
+    let config = Arc::new(if is_second { Config::beside_another() } else { Config::default() });
     let daemon = Daemon::start(args.probe.options(), config)
         .context("cannot observe this host")
         .context(Advice("run `gpucause check` to see what is missing"))?;

@@ -141,8 +141,8 @@ VERIFIED_ONCE int begin_nested(struct bpf_user_pt_regs_t *ctx, struct thread *th
 	return false;
 }
 
-/* Returns false when the return need not be reported. */
-static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct *task, __u64 cookie)
+/* Returns false when the return need not be reported. `began` is the time of the hit, or 0. */
+static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct *task, __u64 cookie, __u64 began)
 {
 	__u32 op = op_of(cookie), link = link_of(cookie), class;
 	struct thread *thread;
@@ -155,6 +155,8 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	if (!thread)
 		return false;
 	class = load_class(op);
+	if (began)
+		note_coldness(thread, began);
 	if (cookie & SINGLE_STEPPED)
 		charge_step(thread, class);
 	if (!is_observed(thread, class)) {
@@ -240,21 +242,23 @@ int call_session(struct bpf_user_pt_regs_t *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct bpf_uprobe_multi_run_ctx *run = session_run(task);
+	__u64 began;
 
 	if (is_return(ctx, run)) {
 		leave(ctx, task, ANY_CALL);
 		return 0;
 	}
-	count_call();
-	return !enter(ctx, task, cookie_of(ctx, run) | ONE_LINK);
+	began = count_call();
+	return !enter(ctx, task, cookie_of(ctx, run) | ONE_LINK, began);
 }
 
 /* For kernels >= 6.6: two links per library. */
 SEC("uprobe.multi")
 int call_enter_multi(struct bpf_user_pt_regs_t *ctx)
 {
-	count_call();
-	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
+	__u64 began = count_call();
+
+	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx), began);
 	return 0;
 }
 
@@ -269,8 +273,9 @@ int call_leave_multi(struct bpf_user_pt_regs_t *ctx)
 SEC("uprobe")
 int call_enter_perf(struct bpf_user_pt_regs_t *ctx)
 {
-	count_call();
-	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
+	__u64 began = count_call();
+
+	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx), began);
 	return 0;
 }
 

@@ -5,9 +5,6 @@
 /* Cookies of probes on instructions that the kernel single-steps. */
 #define SINGLE_STEPPED (1ULL << 33)
 
-/* Cookies of probes on calls that may reach the driver's: not in its own library. */
-#define OUTER (1ULL << 34)
-
 /* Reports the thread's load as that of its process if it is the busiest in this window. */
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
@@ -52,6 +49,22 @@ static __always_inline void take(struct thread *thread, __u32 ns)
 		report_load(thread);
 }
 
+/* Longer was interrupted. */
+#define LONGEST_LOOKUP_NS 10000
+
+/* How long it took from the begin of this program until the thread's record was found: all hits take the same way up to here, so that
+ * it says how much of the kernel's data the program left in the caches. */
+VERIFIED_ONCE int note_coldness(struct thread *thread, __u64 began)
+{
+	__u64 ns = bpf_ktime_get_ns() - began;
+
+	if (!thread || ns > LONGEST_LOOKUP_NS)
+		return 0;
+	load_of(thread)->lookup_ns += ns;
+	thread->load.lookups++;
+	return 0;
+}
+
 /* A hit on an instruction that the kernel single-steps. */
 VERIFIED_ONCE int charge_step(struct thread *thread, __u32 class)
 {
@@ -64,18 +77,24 @@ VERIFIED_ONCE int charge_step(struct thread *thread, __u32 class)
 }
 
 /* The call is left at entry. */
-static __always_inline void leave_at_entry(struct thread *thread, __u32 class)
+VERIFIED_ONCE int leave_at_entry(struct thread *thread, __u32 class)
 {
+	if (!thread)
+		return 0;
 	load_of(thread)->counted[class & (LOADS - 1)]++;
 	thread->left++;
 	take(thread, watch.counted_ns);
+	return 0;
 }
 
 /* The call is timed. */
-static __always_inline void charge_timed(struct thread *thread, __u32 class)
+VERIFIED_ONCE int charge_timed(struct thread *thread, __u32 class)
 {
+	if (!thread)
+		return 0;
 	load_of(thread)->timed[class & (LOADS - 1)]++;
 	take(thread, watch.timed_ns);
+	return 0;
 }
 
 /* Whether hits took the thread's part of this window, so that calls are only counted until the next. */
@@ -125,7 +144,7 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	/* Of a call that is counted elsewhere from now on, no part is left out. */
 	thread->counted_stack = 0;
 	thread->counted_return = 0;
-	if (watch.calibrates == CALIBRATE_COUNTED)
+	if (watch.calibrates >= CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;
 	return 0;
@@ -155,11 +174,14 @@ static __always_inline bool is_in_launch(struct thread *thread)
 
 /* A call within another one that is left at entry. A kernel that no launch of the outer call names, as NCCL's, is counted
  * by name. */
-static __noinline void count_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
+VERIFIED_ONCE int count_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
+	if (!thread)
+		return 0;
 	leave_at_entry(thread, LOAD_NESTED);
 	if (is_launch_class(op) && !is_in_launch(thread) && thread->depth < MAX_DEPTH)
 		count_by_name(thread->proc_id, argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg));
+	return 0;
 }
 
 #if defined(__TARGET_ARCH_x86)
@@ -195,10 +217,12 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 }
 
 /* Remembers the call that is counted. Returns false for a second report of it, through another mount of the file. */
-static __always_inline bool begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
+VERIFIED_ONCE int begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
 	__u64 stack = PT_REGS_SP(ctx);
 
+	if (!thread)
+		return false;
 	if (thread->counted_stack == stack && thread->counted_op == op_of(cookie) &&
 	    thread->counted_link != link_of(cookie) && !closed_links[thread->counted_link & (MAX_LINKS - 1)]) {
 		count_self(SELF_DUPLICATE_HIT);
@@ -207,12 +231,10 @@ static __always_inline bool begin_counted(struct bpf_user_pt_regs_t *ctx, struct
 	thread->counted_op = op_of(cookie);
 	thread->counted_link = link_of(cookie);
 	thread->counted_stack = stack;
-	thread->counted_return = 0;
-	if (cookie & OUTER)
 #if defined(__TARGET_ARCH_x86)
-		thread->counted_return = user_word(stack);
+	thread->counted_return = user_word(stack);
 #else
-		thread->counted_return = 1;
+	thread->counted_return = 1;
 #endif
 	return true;
 }
@@ -233,14 +255,18 @@ static __always_inline __u64 function_of(struct bpf_user_pt_regs_t *ctx, const v
 }
 
 /* Ends the gap since the last timed launch; the return of this launch is not seen. */
-static __noinline void end_gap(struct thread *thread)
+VERIFIED_ONCE int end_gap(struct thread *thread)
 {
-	__u64 launched = thread->launched_ns, now;
+	__u64 launched, now;
 
+	if (!thread)
+		return 0;
+	launched = thread->launched_ns;
 	thread->launched_ns = 0;
 	now = bpf_ktime_get_ns();
 	if (now >= launched && thread->launched_turn == thread->mode.turn)
 		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
+	return 0;
 }
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that

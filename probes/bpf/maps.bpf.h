@@ -132,14 +132,20 @@ static __always_inline void count_self(__u32 counter)
 	count_self_by(counter, 1);
 }
 
-/* Inline, as each call comes here: where the kernel returns by a thunk, a function call costs as much as a lookup. */
-static __always_inline void count_call(void)
-{
-	add_self(SELF_HIT_CALL, 1);
-}
-
 /* One in so many runs of a program per CPU is timed, for all; a power of two. */
 #define TIMED_RUNS 64
+
+/* Returns the time for one call in so many, and otherwise 0. Inline, as each call comes here: where the kernel returns by a thunk, a
+ * function call costs as much as a lookup. */
+static __always_inline __u64 count_call(void)
+{
+	__u32 counter = SELF_HIT_CALL;
+	__u64 *calls = bpf_map_lookup_elem(&self_counters, &counter);
+
+	if (calls && ((__sync_fetch_and_add(calls, 1) & (TIMED_RUNS - 1)) == 0 || watch.calibrates == CALIBRATE_LOOKUP))
+		return bpf_ktime_get_ns();
+	return 0;
+}
 
 struct run {
 	__u64 since_ns;

@@ -226,9 +226,8 @@ impl Attach for CallProbes {
         sites: &[ProbeSite],
     ) -> Result<FileLinks, AttachError> {
         let (mut others, mut removable) = (Vec::new(), <[Removable; GROUPS]>::default());
-        let outer = if is_driver(file) { 0 } else { OUTER };
         for site in sites {
-            let cookie = cookie(site.op, site.prologue) | outer;
+            let cookie = cookie(site.op, site.prologue);
             let group = site.op.op().and_then(|op| group_of(op.load_class()));
             match group.and_then(|group| removable.get_mut(group)) {
                 None => others.push((site.offset, with_link(cookie, link))),
@@ -292,15 +291,8 @@ impl Attach for CallProbes {
     }
 }
 
-/// `SINGLE_STEPPED` and `OUTER` of the programs.
+/// That of the programs.
 const SINGLE_STEPPED: u64 = 1 << 33;
-const OUTER: u64 = 1 << 34;
-
-/// Whether no launch within the file reaches another one: it has the driver's name.
-fn is_driver(file: &File) -> bool {
-    let path = std::fs::read_link(path_of(file)).unwrap_or_default();
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
-}
 
 fn cookie(op: OpId, prologue: Prologue) -> u64 {
     let stepped = if prologue == Prologue::SingleStepped { SINGLE_STEPPED } else { 0 };

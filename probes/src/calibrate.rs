@@ -1,8 +1,10 @@
 //! Measures the cost of a call probe hit: trap, program and return, as seen by a thread.
 //!
 //! Attaches the real programs to a function with the prologue of NVIDIA's libraries, and to one that the kernel single-steps,
-//! and counts the daemon's own calls as warm launches meanwhile. Batches with and without probe alternate in bursts, until two are alike or there were a few; the result is
-//! the lower quartile of their differences in the fastest burst, since other load only makes calls slower.
+//! and counts the daemon's own calls as warm launches meanwhile. Before each call, memory as large as a second-level cache is
+//! read: a program's own work between its launches leaves little of the kernel's code and data there, so that a hit takes about
+//! twice what it takes in a tight loop. Calls with and without probe alternate in bursts, until two bursts are alike or there
+//! were a few; the result is the difference of the medians in the fastest burst, since other load only makes calls slower.
 
 use std::arch::naked_asm;
 use std::hint::black_box;
@@ -11,25 +13,28 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::record::HIT_BATCH;
 use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
 use crate::attach::{AttachError, CallProbes};
-use crate::launch_control::budget::HitCost;
+use crate::launch_control::cost::{HitCost, HitCosts};
 use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
+use crate::reader::{ReadError, Reader};
 
-/// Bursts at most, pairs of batches per burst, and calls per batch: 3 ms of calls at 1 us each.
+/// Bursts at most, and pairs of calls per burst.
 const BURSTS: usize = 3;
-const BATCHES: usize = 9;
-const CALLS: u32 = 110;
-/// Where calls are slower, as in an emulator, a burst ends after this time, but not before this many pairs of batches.
-const BURST: Duration = Duration::from_millis(3);
-const LEAST_BATCHES: usize = 5;
+const CALLS: usize = 64;
+/// Where calls are slower, as in an emulator, a burst ends after this time, but not before this many pairs of calls.
+const BURST: Duration = Duration::from_millis(8);
+const LEAST_CALLS: usize = 15;
+/// Memory that is read between calls, in bytes.
+const WORKING_SET: usize = 2 << 20;
 /// Pause between bursts.
 const PAUSE: Duration = Duration::from_millis(8);
 /// Two bursts that differ by at most so much need no third.
-const ALIKE: f64 = 0.02;
+const ALIKE: f64 = 0.03;
 /// The op that is simulated.
 const OP: &str = "cudaLaunchKernel";
 /// The kernel that is launched.
@@ -42,6 +47,8 @@ pub(crate) enum CalibrationError {
     Attach(#[from] AttachError),
     #[error("cannot update the programs: {0}")]
     Tell(#[from] libbpf_rs::Error),
+    #[error(transparent)]
+    Read(#[from] ReadError),
     #[error("cannot read own mappings: {0}")]
     Mappings(io::Error),
     #[error("the measured function is in no file")]
@@ -90,19 +97,19 @@ fn file_offset(function: extern "C" fn(usize) -> i32) -> Result<u64, Calibration
     mapping.map(|m| address - m.start + m.offset).ok_or(CalibrationError::NoFile)
 }
 
-/// Duration of a call, in nanoseconds.
-fn batch(function: extern "C" fn(usize) -> i32) -> f64 {
+/// Duration of a call after other work, in nanoseconds.
+fn call_after_work(function: extern "C" fn(usize) -> i32, working_set: &[u8]) -> f64 {
     let function = black_box(function);
+    // What is searched is not there.
+    black_box(working_set.contains(&0));
     let began = Instant::now();
-    for _ in 0..CALLS {
-        black_box(function(black_box(KERNEL)));
-    }
-    began.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    black_box(function(black_box(KERNEL)));
+    began.elapsed().as_nanos() as f64
 }
 
-fn lower_quartile(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 4).copied().unwrap_or(0.0)
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The result of the fastest burst, of at least 1; none where no call took longer with the probe than without.
@@ -126,11 +133,56 @@ fn fastest(burst: impl Fn() -> f64, pause: impl Fn()) -> Option<f64> {
     least
 }
 
-/// Measures the cost. The caller removes this process from the accounts and closes the links, which takes time.
-pub(crate) fn hit_cost(
+/// What calls of a function cost more than those without a probe.
+fn cost(
+    function: extern "C" fn(usize) -> i32,
+    working_set: &[u8],
+) -> Result<Nanos, CalibrationError> {
+    let burst = || {
+        let began = Instant::now();
+        call_after_work(function, working_set);
+        let wanted = |done: &usize| *done < LEAST_CALLS || began.elapsed() < BURST;
+        let pair =
+            |_| (call_after_work(function, working_set), call_after_work(plain, working_set));
+        let (with, without) = (0..CALLS).take_while(wanted).map(pair).unzip();
+        median(with) - median(without)
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "above zero, and far less than the type holds"
+    )]
+    fastest(burst, || std::thread::sleep(PAUSE))
+        .map(|ns| Nanos(ns as u64))
+        .ok_or(CalibrationError::Disturbed)
+}
+
+/// How long the kernel's program takes to find the thread's record, in nanoseconds; `None` where it does not say.
+fn lookup_time(reader: &Reader, working_set: &[u8]) -> Result<Option<f64>, ReadError> {
+    let taken = || -> Result<(u32, u32), ReadError> {
+        let loads = reader.loads()?;
+        let own = loads.iter().find(|load| load.tgid.0 == std::process::id());
+        Ok(own.map_or((0, 0), |load| (load.hits.lookup_ns, load.hits.lookups)))
+    };
+    // The load is known once in so many hits.
+    for _ in 0..HIT_BATCH {
+        call_after_work(probed, &[]);
+    }
+    let before = taken()?;
+    for _ in 0..2 * HIT_BATCH {
+        call_after_work(probed, working_set);
+    }
+    let after = taken()?;
+    let hits = after.1.saturating_sub(before.1);
+    Ok((hits > 0).then(|| f64::from(after.0.saturating_sub(before.0)) / f64::from(hits)))
+}
+
+/// Measures the costs. The caller removes this process from the accounts and closes the links, which takes time.
+pub(crate) fn hit_costs(
     call_probes: &CallProbes,
     modes: &mut LaunchModes,
-) -> Result<(HitCost, Vec<Link>), CalibrationError> {
+    reader: &Reader,
+) -> Result<(HitCosts, Vec<Link>), CalibrationError> {
     let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
     let mut links = Vec::new();
     let probes = [
@@ -139,37 +191,31 @@ pub(crate) fn hit_cost(
         (file_offset(stepped)?, cookie),
     ];
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
-    let burst = |function| {
-        let began = Instant::now();
-        batch(function);
-        let wanted = |done: &usize| *done < LEAST_BATCHES || began.elapsed() < BURST;
-        let difference = |_| batch(function) - batch(plain);
-        lower_quartile((0..BATCHES).take_while(wanted).map(difference).collect())
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "above zero, and far less than the type holds"
-    )]
-    let cost = |function| {
-        let pause = || std::thread::sleep(PAUSE);
-        fastest(|| burst(function), pause)
-            .map(|ns| Nanos(ns as u64))
-            .ok_or(CalibrationError::Disturbed)
-    };
+    // Not of zeros, which would all be one page.
+    let working_set = vec![1; WORKING_SET];
     modes.calibrate(Calibrate::Timed)?;
-    let timed = cost(probed);
+    let timed = [cost(probed, &[]), cost(probed, &working_set)];
     modes.calibrate(Calibrate::Counted)?;
-    let counted = cost(probed);
+    let counted = [cost(probed, &[]), cost(probed, &working_set)];
     #[cfg(target_arch = "x86_64")]
-    let with_step = cost(stepped);
+    let with_step = cost(stepped, &working_set);
     // There no first instruction is known to be single-stepped.
     #[cfg(not(target_arch = "x86_64"))]
     let with_step: Result<Nanos, CalibrationError> = Ok(Nanos(0));
+    modes.calibrate(Calibrate::Lookup)?;
+    let lookups = [lookup_time(reader, &[]), lookup_time(reader, &working_set)];
     modes.calibrate(Calibrate::Off)?;
-    let timed = timed?;
-    let counted = counted?.min(timed);
-    Ok((HitCost { timed, counted, stepped: with_step?.less(counted) }, links))
+    let [warm_lookup, cold_lookup] = lookups;
+    let lookups = warm_lookup?.zip(cold_lookup?);
+    let [warm_timed, cold_timed] = timed;
+    let [warm_counted, cold_counted] = counted;
+    let (timed, counted) = (cold_timed?, cold_counted?);
+    let counted = counted.min(timed);
+    let stepped = with_step?.less(counted);
+    let cold = HitCost { timed, counted, stepped };
+    let (timed, counted) = (warm_timed?.min(timed), warm_counted?.min(counted));
+    let warm = HitCost { timed, counted: counted.min(timed), stepped };
+    Ok((HitCosts { warm, cold, lookups }, links))
 }
 
 #[cfg(test)]

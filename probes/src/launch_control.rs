@@ -2,6 +2,7 @@
 //! what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
+pub(crate) mod cost;
 pub(crate) mod groups;
 pub(crate) mod modes;
 pub(crate) mod slices;
@@ -13,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use gpucause_abi::record::{LaunchModeRecord, LoadRecord, SHED_ASYNCS, SHED_QUERIES};
 use gpucause_abi::snapshot::LaunchStep;
-use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_abi::{ProcId, Tgid};
 
-use self::budget::{CallBudget, HitCost, Limits, Rung, Window};
+use self::budget::{CallBudget, Limits, Rung, Window};
+use self::cost::{Coldness, HitCosts};
 use self::modes::LaunchModes;
 use self::slices::{Random, Slices};
 use self::states::LaunchStates;
@@ -29,9 +31,6 @@ const WINDOW: Duration = Duration::from_millis(500);
 const QUOTA: f64 = 1.1;
 /// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(20);
-/// Default where the cost of a hit could not be measured.
-pub(crate) const TYPICAL_HIT_COST: HitCost =
-    HitCost { timed: Nanos(1_400), counted: Nanos(700), stepped: Nanos(8_000) };
 
 /// Whether calls are observed now.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +51,7 @@ enum Presence {
 struct Caller {
     tgid: Tgid,
     budget: CallBudget,
+    coldness: Coldness,
     presence: Presence,
     /// The pause after this slice.
     pause: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct LaunchControl {
     modes: LaunchModes,
     reader: Arc<Reader>,
     states: Arc<LaunchStates>,
-    cost: HitCost,
+    costs: HitCosts,
     limits: Option<Limits>,
     /// Fixed rung of all processes, regardless of the budget.
     pinned: Option<Rung>,
@@ -96,13 +96,13 @@ impl LaunchControl {
         modes: LaunchModes,
         reader: Arc<Reader>,
         states: Arc<LaunchStates>,
-        (cost, pinned): (Option<HitCost>, Option<LaunchStep>),
+        (costs, pinned): (Option<HitCosts>, Option<LaunchStep>),
     ) -> Self {
         Self {
             modes,
             reader,
             states,
-            cost: cost.unwrap_or(TYPICAL_HIT_COST),
+            costs: costs.unwrap_or_default(),
             limits: None,
             pinned: pinned.map(Rung::of),
             callers: HashMap::new(),
@@ -116,7 +116,8 @@ impl LaunchControl {
     /// Sets what probes may take of a thread's time.
     pub(crate) fn set_limits(&mut self, limits: Option<Limits>) -> Result<(), ControlError> {
         let quota = limits.filter(|_| self.pinned.is_none());
-        self.modes.set_quota(self.cost, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
+        self.modes
+            .set_quota(self.costs.cold, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
         self.limits = limits;
         Ok(())
     }
@@ -197,7 +198,10 @@ impl LaunchControl {
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),
-                None => caller.budget.evaluate(&window, self.cost, self.limits),
+                None => {
+                    let cost = caller.coldness.follow(&hits, &self.costs);
+                    caller.budget.evaluate(&window, cost, self.limits)
+                }
             };
             if before != after {
                 self.change_rung(now, load, before)?;
@@ -336,7 +340,10 @@ impl LaunchControl {
         own.observed += now - since.max(self.opened);
         own.presence = Presence::Paused { until: now + own.pause };
         let rate = match own.budget.rung() {
-            Rung::PartTime(share) => own.slices.rate(share, own.budget.counting_load(self.cost)),
+            Rung::PartTime(share) => {
+                let taken = own.budget.counting_load(own.coldness.cost(&self.costs));
+                own.slices.rate(share, taken)
+            }
             _ => None,
         };
         self.states.pause(id, paused_at, rate);
@@ -388,6 +395,7 @@ impl Caller {
         Self {
             tgid: load.tgid,
             budget: CallBudget::default(),
+            coldness: Coldness::default(),
             presence: Presence::Observed { since, launches: load.launches, until: None },
             pause: Duration::ZERO,
             slices: Slices::default(),

@@ -34,6 +34,7 @@ mod desired_state;
 mod launch_control;
 mod online_cpus;
 mod op_table;
+mod other_observers;
 mod perf_event;
 mod probes;
 mod reader;
@@ -41,6 +42,7 @@ mod syscall;
 mod thread_report;
 mod warm_up;
 
+pub use other_observers::is_observed_by_another;
 pub use probes::{Probes, StartError, Status};
 pub use program::{LoadError, Options};
 pub use reader::{ReadError, Reader, monotonic_now};

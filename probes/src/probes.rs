@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 
 use crate::attach::CallProbes;
 use crate::attacher::{Attacher, AttacherStatus};
-use crate::calibrate::hit_cost;
+use crate::calibrate::hit_costs;
 use crate::desired_state::{DesiredState, DesiredStateCell};
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
 use crate::hazard::filtered_returns_kill;
 use crate::launch_control::LaunchControl;
-use crate::launch_control::budget::HitCost;
+use crate::launch_control::cost::HitCosts;
 use crate::launch_control::modes::LaunchModes;
 use crate::launch_control::states::LaunchStates;
 use crate::op_table::OpTable;
@@ -91,7 +91,7 @@ pub struct Probes {
     programs: Arc<Programs>,
     op_table: OpTable,
     reader: Arc<Reader>,
-    hit_cost: Option<HitCost>,
+    hit_costs: Option<HitCosts>,
     record_watch: RecordWatch,
     desired: Arc<DesiredStateCell>,
     has_recorder: Arc<AtomicBool>,
@@ -125,7 +125,8 @@ impl Probes {
         let calibration =
             options.calibrate.then(|| calibrate(&programs, &reader, &attacher, &mut modes));
         let (calibration, totals) = calibration.unwrap_or_default();
-        let (hit_cost, used_links) = calibration.unzip();
+        let (measured, used_links) = calibration.unzip();
+        let hit_costs = options.hit_cost.map(HitCosts::of).or(measured);
         let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);
@@ -144,7 +145,7 @@ impl Probes {
                 modes,
                 Arc::clone(&reader),
                 states,
-                (hit_cost, options.step),
+                (hit_costs, options.step),
             ),
             // Host programs are attached; when disabled at start, the first tick detaches them.
             enabled: true,
@@ -167,7 +168,7 @@ impl Probes {
             programs,
             op_table,
             reader,
-            hit_cost,
+            hit_costs,
             record_watch: RecordWatch::new(totals),
             desired,
             has_recorder,
@@ -236,9 +237,9 @@ impl Probes {
             enabled: status.enabled,
             duty_ratio: status.duty_ratio,
             timed_share: status.timed_share,
-            hit_cost: self.hit_cost.map(|cost| cost.timed),
-            entry_cost: self.hit_cost.map(|cost| cost.counted),
-            step_cost: self.hit_cost.map(|cost| cost.stepped),
+            hit_cost: self.hit_costs.map(|costs| costs.cold.timed),
+            entry_cost: self.hit_costs.map(|costs| costs.cold.counted),
+            step_cost: self.hit_costs.map(|costs| costs.cold.stepped),
             mode: self.programs.mode,
             programs: self.program_statuses(status.enabled),
             thread_records,
@@ -276,7 +277,7 @@ fn calibrate(
     reader: &Reader,
     call_probes: &CallProbes,
     modes: &mut LaunchModes,
-) -> (Option<(HitCost, Vec<Link>)>, CallTotals) {
+) -> (Option<(HitCosts, Vec<Link>)>, CallTotals) {
     if filtered_returns_kill() {
         tracing::warn!(
             "probe cost is not measured: this kernel has the hazard uretprobe_seccomp, which could kill the daemon"
@@ -284,18 +285,27 @@ fn calibrate(
         return Default::default();
     }
     let began = Instant::now();
-    let measured = hit_cost(call_probes, modes);
+    let measured = hit_costs(call_probes, modes, reader);
     let totals = reader.call_totals().unwrap_or_default();
     let undone = programs.forget_tasks().map_err(ReadError::Reports);
     if let Err(error) = undone.and_then(|()| reader.end_rest()).and_then(|()| reader.remove_all()) {
         tracing::error!(%error, "the daemon's own calls stay in the accounts");
     }
     let measured = match measured {
-        Ok((cost, links)) => {
-            let (cost_ns, counted_ns) = (cost.timed.0, cost.counted.0);
+        Ok((costs, links)) => {
+            let (cost_ns, counted_ns) = (costs.cold.timed.0, costs.cold.counted.0);
+            let (warm_cost_ns, warm_counted_ns) = (costs.warm.timed.0, costs.warm.counted.0);
             let seconds = began.elapsed().as_secs_f64();
-            tracing::info!(cost_ns, counted_ns, seconds, "probe cost measured");
-            Some((cost, links))
+            tracing::info!(
+                cost_ns,
+                counted_ns,
+                warm_cost_ns,
+                warm_counted_ns,
+                lookups = ?costs.lookups,
+                seconds,
+                "probe cost measured"
+            );
+            Some((costs, links))
         }
         Err(error) => {
             tracing::warn!(%error, "cannot measure the probe cost");

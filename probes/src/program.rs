@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 
+use gpucause_abi::Nanos;
 use gpucause_abi::op::LaunchOps;
 use gpucause_abi::record::Settings;
 use gpucause_abi::snapshot::LaunchStep;
@@ -68,8 +69,10 @@ pub struct Options {
     pub recorder: Option<RingSize>,
     /// Sample stacks when timers expire, as where the kernel refuses perf events.
     pub samples_by_timers: bool,
-    /// Measure the cost of a call probe hit at start. Takes about 10 ms.
+    /// Measure the cost of a call probe hit at start. Takes about 150 ms.
     pub calibrate: bool,
+    /// What a timed hit and one that is left at entry are taken to cost, in place of a measurement: for tests.
+    pub hit_cost: Option<(Nanos, Nanos)>,
     /// Called after loading and before the attacher thread starts, to drop privileges. The thread needs those of
     /// [`AttachMode::privileges`].
     pub loaded: Option<fn(AttachMode)>,

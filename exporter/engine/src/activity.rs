@@ -49,10 +49,12 @@ pub struct Activity {
     pub has_ended: bool,
     /// Length of the time; shorter for a process that began or ended in it.
     pub span: Nanos,
-    /// Outermost launches of kernels and graphs, cold and warm, timed or not.
+    /// Outermost launches of kernels and graphs that were seen, cold and warm, timed or not.
     pub launches: u64,
     /// Those of them that were timed.
     pub timed: u64,
+    /// Time of `span` in which calls were not counted.
+    pub unobserved: Nanos,
     /// Durations of warm launches of kernels, or of graphs when no kernel was launched by itself.
     pub warm: Histogram,
     /// Time of its dispatcher threads.
@@ -93,14 +95,15 @@ impl Activity {
             span: identity.ended.unwrap_or(until).min(until).less(begin),
             launches: timed.saturating_add(now.untimed.saturating_sub(before.untimed)),
             timed,
+            unobserved: now.unobserved.less(before.unobserved),
             warm,
             time,
         }
     }
 
-    /// Launches a second.
+    /// Launches a second, while they were counted.
     pub fn launches_per_second(&self) -> f64 {
-        let seconds = self.span.as_secs_f64();
+        let seconds = self.span.less(self.unobserved).as_secs_f64();
         if seconds > 0.0 { self.launches as f64 / seconds } else { 0.0 }
     }
 }
@@ -110,6 +113,7 @@ impl Activity {
 struct Accounts<'a> {
     launches: Vec<(CallKind, &'a Histogram)>,
     untimed: u64,
+    unobserved: Nanos,
     time: TimeAccount,
 }
 
@@ -121,7 +125,8 @@ impl<'a> Accounts<'a> {
     ) -> Self {
         let is_launch = |(op, _, nested): CallKind| !nested && class(op).is_some();
         let launches = calls.filter(|&(kind, _)| is_launch(kind)).collect();
-        Self { launches, untimed: sampling.untimed, time }
+        let (untimed, unobserved) = (sampling.untimed, sampling.unobserved);
+        Self { launches, untimed, unobserved, time }
     }
 
     fn of_snapshot(process: &'a ProcessSnapshot) -> Self {

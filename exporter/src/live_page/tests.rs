@@ -29,6 +29,7 @@ fn activity(pid: u32, name: &[u8], lost: u64) -> Activity {
         has_ended: false,
         span: Nanos(8 * SECOND),
         launches: 1_000,
+        unobserved: Nanos(0),
         timed: 1_000,
         warm,
         time,

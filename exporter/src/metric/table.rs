@@ -293,7 +293,7 @@ metrics! {
         "Time that probes cost the threads that hit them; for call: hits times the calibrated cost of one; for others: one run in 64 is measured.";
     PROBE_HIT_COST: Gauge "gpucause_probe_hit_cost_seconds", SECONDS,
         ["probe"],
-        "Cost of one hit of a call probe (trap, program, return), calibrated at the start of the daemon.",
+        "Cost of one hit of a call probe (trap, program, return) after other work, calibrated at the start of the daemon; an upper bound for programs whose data stays in the caches.",
         at full;
     PROBE_DUTY: Gauge "gpucause_probe_duty_ratio", None,
         [],

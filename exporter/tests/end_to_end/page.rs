@@ -19,7 +19,11 @@ const MIX: &str = "cudaLaunchKernel=4,cuLaunchKernel=2,cudaMemcpyAsync=2,cudaMal
 
 /// An exporter and a workload that it is attached to, whose calls are still to come.
 fn attached(arguments: &[&str]) -> (Exporter, Workload) {
-    let exporter = Exporter::start(&[]);
+    attached_with(&[], arguments)
+}
+
+fn attached_with(flags: &[&str], arguments: &[&str]) -> (Exporter, Workload) {
+    let exporter = Exporter::start(flags);
     let workload = Workload::start(arguments);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     (exporter, workload)
@@ -123,7 +127,7 @@ fn by_label<'a>(
 #[test]
 fn counts_are_those_of_the_workload_by_op_exactly() {
     let arguments = ["calls", "--threads=4", "--calls=20000", "--kernels=5", "--mix", MIX];
-    let (exporter, mut workload) = attached(&arguments);
+    let (exporter, mut workload) = attached_with(&["--probe.budget=off"], &arguments);
     for library in ["libcuda.so.1", "libnccl.so.2"] {
         exporter.until_attached(&libraries().join(library));
     }
@@ -150,6 +154,33 @@ fn counts_are_those_of_the_workload_by_op_exactly() {
     assert_eq!(samples.sum("gpucause_calls_abandoned_total", &[("pid", &pid)]), 0.0);
     assert_eq!(samples.sum("gpucause_map_full_total", &[]), 0.0);
     assert_eq!(samples.sum("gpucause_events_dropped_total", &[("reason", "too_deep")]), 0.0);
+}
+
+#[test]
+fn calls_over_the_budget_are_timed_or_only_counted_and_none_is_missing() {
+    let arguments = ["calls", "--threads=1", "--calls=20000", "--kernels=5", "--mix", MIX];
+    let (exporter, mut workload) = attached(&arguments);
+    for library in ["libcuda.so.1", "libnccl.so.2"] {
+        exporter.until_attached(&libraries().join(library));
+    }
+    let truth = workload.work();
+    let samples = exporter.samples();
+    let pid = workload.pid();
+    let timed = by_label(&samples, "gpucause_cuda_call_duration_seconds_count", &pid, "op");
+    let counted = by_label(&samples, "gpucause_cuda_calls_untimed_total", &pid, "op");
+    let calls = numbers(&truth["calls"]);
+    for op in
+        ["cudaMemcpyAsync", "cudaMalloc", "cudaFree", "cudaStreamSynchronize", "cudaEventQuery"]
+    {
+        let both = [&timed, &counted].map(|calls| calls.get(op).copied().unwrap_or(0));
+        assert_eq!(both.iter().sum::<u64>(), calls[op], "{op}: {both:?}");
+    }
+    for op in ["cudaMalloc", "cudaFree", "cudaStreamSynchronize", "ncclAllReduce"] {
+        assert_eq!(timed.get(op), calls.get(op), "what may wait is timed: {op}");
+    }
+    let launches = calls["cudaLaunchKernel"] + calls["cuLaunchKernel"];
+    assert_eq!(samples.count("gpucause_launches_total", &[("pid", &pid)]), launches);
+    assert!(counted.get("cudaEventQuery").is_some_and(|&calls| calls > 0), "{counted:?}");
 }
 
 #[test]
@@ -251,8 +282,9 @@ fn a_process_is_described_and_its_hostile_name_stays_a_label() {
 #[test]
 fn errors_are_counted_by_name_and_not_ready_is_none() {
     let script = "--script=cudaMalloc:ret=2@5;cudaMemcpyAsync:ret=700@10;cuLaunchKernel:ret=719@4;cudaEventQuery:ret=600";
-    let (exporter, mut workload) =
-        attached(&["calls", "--calls=13000", "--threads=1", "--mix", MIX, script]);
+    let arguments = ["calls", "--calls=13000", "--threads=1", "--mix", MIX, script];
+    // Over the budget some calls are only counted, and taken to succeed.
+    let (exporter, mut workload) = attached_with(&["--probe.budget=off"], &arguments);
     exporter.until_attached(&libraries().join("libcuda.so.1"));
     let truth = workload.work();
     let samples = exporter.samples();

@@ -79,6 +79,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("CALL_NESTED", record::CALL_NESTED as usize),
         ("CALIBRATE_TIMED", record::CALIBRATE_TIMED as usize),
         ("CALIBRATE_COUNTED", record::CALIBRATE_COUNTED as usize),
+        ("CALIBRATE_LOOKUP", record::CALIBRATE_LOOKUP as usize),
         ("LINK_RETIRING", record::LINK_RETIRING as usize),
         ("LINK_CLOSED", record::LINK_CLOSED as usize),
         ("MAX_KERNEL_NAMES", record::MAX_KERNEL_NAMES),

@@ -80,6 +80,8 @@ pub const SHED_ASYNCS: u32 = 2;
 pub const CALIBRATE_TIMED: u32 = 1;
 /// While they are counted and not timed.
 pub const CALIBRATE_COUNTED: u32 = 2;
+/// While they are, and how long each takes to find the thread's record is measured.
+pub const CALIBRATE_LOOKUP: u32 = 3;
 /// State of a link in `closed_links`: new calls do not count, but earlier ones still report returns.
 pub const LINK_RETIRING: u8 = 1;
 /// State of a link in `closed_links`: detached, returns are not seen.
@@ -234,6 +236,9 @@ records! {
         stepped: [u32; LOADS],
         /// What they took of the thread.
         spent_ns: u32,
+        /// How long the program took to find the thread's record, in some of these hits, and how many those are.
+        lookup_ns: u32,
+        lookups: u32,
     }
 
     /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.

@@ -6,10 +6,11 @@
 
 use std::time::Duration;
 
-use gpucause_abi::Nanos;
 use gpucause_abi::op::LoadClass;
 use gpucause_abi::record::{ASYNC_ONE_IN, LoadRecord};
 use gpucause_abi::snapshot::LaunchStep;
+
+use super::cost::HitCost;
 
 /// A rung must stay below this part of the budget, for that many windows, before more is observed again; for twice as many
 /// each time that this was too much within so many windows: nothing is known of calls that are left out.
@@ -22,9 +23,6 @@ const TRIED: u32 = 60;
 const DECAY: f64 = 0.84;
 /// Part of the budget for attaching and detaching probes.
 const CHANGE_SHARE: f64 = 0.2;
-/// What a hit costs in a program with data of its own in the caches, as a multiple of the calibrated cost: a busy program
-/// lost 2.2 % of its time where the calibrated cost was 1.6 %, attaching and detaching probes included.
-pub(crate) const CACHE_MISSES: f64 = 1.25;
 /// What was spent over the budget is saved in about this time, in seconds, and no more than the budget of as long.
 const REPAID_IN: f64 = 8.0;
 /// Most of the budget that is saved: what remains is observed for long enough to say something of the rest.
@@ -37,17 +35,6 @@ const MOST_SHARE: f64 = 0.95;
 pub(crate) const ONE_IN: u32 = 64;
 /// Share of runtime launches that must call the driver for the driver's probes to replace the runtime's.
 const ALL_NESTED: f64 = 0.99;
-
-/// The time that a hit costs a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HitCost {
-    /// Entry and return.
-    pub(crate) timed: Nanos,
-    /// A call that the program leaves at entry.
-    pub(crate) counted: Nanos,
-    /// What either costs in addition where the kernel single-steps the first instruction.
-    pub(crate) stepped: Nanos,
-}
 
 /// Shares of a thread's time that probes may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -336,7 +323,7 @@ impl Rates {
         let (timed, counted) = (cost.timed.as_secs_f64(), cost.counted.as_secs_f64());
         let sampled = if one_in > 0.0 { (timed - counted) / one_in } else { 0.0 };
         let stepped = self.stepped[class as usize] * cost.stepped.as_secs_f64();
-        (counted + sampled + stepped) * CACHE_MISSES
+        counted + sampled + stepped
     }
 
     fn waits_load(&self, cost: HitCost) -> f64 {
@@ -366,197 +353,4 @@ impl Rates {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const COST: HitCost =
-        HitCost { timed: Nanos(1_000), counted: Nanos(400), stepped: Nanos(8_000) };
-    const LIMITS: Limits = Limits { budget: 0.02, counting: 0.05 };
-
-    /// Calls a second, as a program makes them.
-    #[derive(Debug, Clone, Copy, Default)]
-    struct Calls {
-        launches: u32,
-        /// Whether launches are the runtime's, and reach the driver.
-        nests: bool,
-        queries: u32,
-        asyncs: u32,
-        waits: u32,
-        stepped: bool,
-    }
-
-    impl Calls {
-        const fn nested(launches: u32) -> Self {
-            Self { launches, nests: true, queries: 0, asyncs: 0, waits: 0, stepped: false }
-        }
-
-        /// Half a second of them as the programs count them at a rung: with a quota, if there is a limit.
-        fn window(self, rung: Rung, cost: HitCost, quota: Option<f64>) -> Window {
-            let elapsed = Duration::from_millis(500);
-            let share = if let Rung::PartTime(share) = rung { share } else { 1.0 };
-            let mut load = LoadRecord::default();
-            let mut spent = 0.0;
-            let mut hit = |class: LoadClass, calls: f64, one_in: f64| {
-                let step = if self.stepped { cost.stepped.0 as f64 } else { 0.0 };
-                let counted = (cost.counted.0 as f64 + step) * CACHE_MISSES;
-                let more = (cost.timed.0 - cost.counted.0) as f64 * CACHE_MISSES;
-                let calls = calls * elapsed.as_secs_f64();
-                let most = quota.map_or(f64::INFINITY, |quota| (quota * 0.5e9 - spent).max(0.0));
-                let wanted = if one_in > 0.0 { calls / one_in } else { 0.0 };
-                let timed = match class {
-                    LoadClass::Wait => wanted,
-                    _ => wanted.min(most / (counted + more)),
-                };
-                spent += calls * counted + timed * more;
-                let index = class as usize;
-                load.timed[index] += timed as u32;
-                load.counted[index] += (calls - timed) as u32;
-                load.stepped[index] += if self.stepped { calls as u32 } else { 0 };
-            };
-            let launches = f64::from(self.launches) * share;
-            let one_in = if rung.samples_launches() { f64::from(ONE_IN) } else { 1.0 };
-            if self.nests && rung.rank() < Rung::DriverOnly.rank() {
-                hit(LoadClass::Runtime, launches, one_in);
-                hit(LoadClass::Nested, launches, 0.0);
-            } else {
-                hit(LoadClass::Driver, launches, one_in);
-            }
-            if rung.has_queries() {
-                hit(LoadClass::Query, self.queries.into(), 1.0);
-            }
-            let one_in = if rung.samples_asyncs() { ASYNC_ONE_IN as f64 } else { 1.0 };
-            hit(LoadClass::Async, f64::from(self.asyncs) * share, one_in);
-            hit(LoadClass::Wait, self.waits.into(), 1.0);
-            load.spent_ns = spent.min(f64::from(u32::MAX)) as u32;
-            Window { elapsed, observed: elapsed.mul_f64(share), load }
-        }
-    }
-
-    /// Which share probes take in each window of a program that makes these calls, and the last rung.
-    fn windows(calls: &[Calls], cost: HitCost, limits: Limits) -> (Vec<f64>, Rung) {
-        let mut budget = CallBudget::default();
-        let share = |calls: &Calls| {
-            let window = calls.window(budget.rung(), cost, Some(limits.budget));
-            budget.evaluate(&window, cost, Some(limits));
-            f64::from(window.load.spent_ns) / 0.5e9
-        };
-        let spent = calls.iter().map(share).collect();
-        (spent, budget.rung())
-    }
-
-    fn after(calls: &[Calls]) -> Rung {
-        windows(calls, COST, LIMITS).1
-    }
-
-    #[test]
-    fn the_rungs_follow_one_another_as_more_is_launched() {
-        assert_eq!(after(&[Calls::nested(11_000); 9]), Rung::Full);
-        assert_eq!(after(&[Calls::nested(15_000); 9]), Rung::DriverOnly);
-        assert_eq!(after(&[Calls::nested(30_000); 9]), Rung::Sampled);
-        assert_eq!(after(&[Calls::nested(90_000); 9]), Rung::AsyncsSampled);
-        let Rung::PartTime(share) = after(&[Calls::nested(200_000); 99]) else { panic!() };
-        let expected = 0.016 / (200_000.0 * 409.375e-9 * CACHE_MISSES);
-        assert!((share - expected).abs() < 2e-3, "{share}");
-    }
-
-    #[test]
-    fn queries_go_first_and_what_waits_is_timed_to_the_last() {
-        let calls = Calls { queries: 12_000, asyncs: 2_000, ..Calls::nested(5_000) };
-        assert_eq!(after(&[calls; 9]), Rung::WithoutQueries);
-        let calls = Calls { asyncs: 12_000, ..Calls::nested(10_000) };
-        assert_eq!(after(&[calls; 9]), Rung::AsyncsSampled);
-        let waits = Calls { waits: 15_000, ..Calls::nested(10) };
-        assert_eq!(after(&[waits; 9]), Rung::Full);
-    }
-
-    #[test]
-    fn a_hit_that_is_single_stepped_costs_what_it_costs() {
-        let stepped = Calls { stepped: true, nests: false, ..Calls::nested(5_000) };
-        assert!(matches!(after(&[stepped; 9]), Rung::PartTime(_)));
-        assert_eq!(after(&[Calls { stepped: false, ..stepped }; 9]), Rung::Full);
-    }
-
-    #[test]
-    fn the_driver_stands_for_the_runtime_only_where_each_launch_reaches_it() {
-        let mut budget = CallBudget::default();
-        for _ in 0..9 {
-            let mut window = Calls::nested(18_000).window(budget.rung(), COST, None);
-            window.load.counted[LoadClass::Nested as usize] = 8_000;
-            budget.evaluate(&window, COST, Some(LIMITS));
-        }
-        assert_eq!((budget.rung(), budget.nests()), (Rung::Sampled, false));
-    }
-
-    #[test]
-    fn what_was_launched_faster_is_timed_in_full_again_once_it_is_slow() {
-        let calls = [vec![Calls::nested(100_000); 5], vec![Calls::nested(100); 60]].concat();
-        assert_eq!(after(&calls), Rung::Full);
-    }
-
-    #[test]
-    fn what_is_not_seen_is_tried_again_ever_more_rarely() {
-        let calls = Calls { queries: 30_000, ..Calls::nested(1_000) };
-        let mut budget = CallBudget::default();
-        let mut tries = Vec::new();
-        for window in 0..600 {
-            let before = budget.rung();
-            budget.evaluate(&calls.window(before, COST, Some(0.02)), COST, Some(LIMITS));
-            if before != Rung::Full && budget.rung() == Rung::Full {
-                tries.push(window);
-            }
-        }
-        assert!(tries.len() < 12, "{tries:?}");
-    }
-
-    #[test]
-    fn without_a_budget_everything_is_timed() {
-        let mut budget = CallBudget::default();
-        for _ in 0..5 {
-            let window = Calls::nested(500_000).window(budget.rung(), COST, None);
-            budget.evaluate(&window, COST, Some(LIMITS));
-        }
-        let window = Calls::nested(500_000).window(budget.rung(), COST, None);
-        assert_eq!(budget.evaluate(&window, COST, None), Rung::Full);
-    }
-
-    fn calls() -> impl Strategy<Value = Calls> {
-        let most = 400_000u32;
-        (0..most, any::<bool>(), 0..most, 0..most, 0..5_000u32, any::<bool>()).prop_map(
-            |(launches, nests, queries, asyncs, waits, stepped)| Calls {
-                launches,
-                nests,
-                queries,
-                asyncs,
-                waits,
-                stepped,
-            },
-        )
-    }
-
-    proptest! {
-        /// Of a steady load probes take what they may: the budget, what counting may take, or the least there is.
-        #[test]
-        fn a_steady_load_keeps_its_limits(calls in calls(), unit in 100u64..3_000, budget in 0.005f64..0.2) {
-            let cost = HitCost { timed: Nanos(unit), counted: Nanos(unit * 2 / 5), stepped: Nanos(unit * 6) };
-            let limits = Limits { budget, counting: budget * 2.5 };
-            let (spent, rung) = windows(&[calls; 240], cost, limits);
-            let last = spent.iter().rev().take(20).sum::<f64>() / 20.0;
-            let mut waits = Calls { launches: 0, queries: 0, asyncs: 0, ..calls };
-            waits.nests = false;
-            let waits = f64::from(waits.window(Rung::Full, cost, None).load.spent_ns) / 0.5e9;
-            let most = limits.of(rung) * 1.1 + waits;
-            let least = matches!(rung, Rung::PartTime(share) if share <= LEAST_SHARE * 1.01);
-            prop_assert!(last <= most || least, "{last} of {most} at {rung:?}");
-        }
-
-        /// What is spent in the first second is saved in the next ones.
-        #[test]
-        fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..60_000, nests in any::<bool>()) {
-            let calls = Calls { nests, ..Calls::nested(launches) };
-            let (spent, rung) = windows(&[calls; 20], COST, LIMITS);
-            let took: f64 = spent.iter().sum::<f64>() / 20.0;
-            prop_assert!(took <= LIMITS.of(rung) * 1.1, "{took} at {rung:?}");
-        }
-    }
-}
+mod tests;

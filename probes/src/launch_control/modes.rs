@@ -7,7 +7,7 @@ use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use super::budget::{CACHE_MISSES, HitCost};
+use super::cost::HitCost;
 use crate::program::LoadError;
 
 /// How the daemon's own calls are counted during calibration.
@@ -20,6 +20,8 @@ pub(crate) enum Calibrate {
     Timed = gpucause_abi::record::CALIBRATE_TIMED,
     /// Left at entry.
     Counted = gpucause_abi::record::CALIBRATE_COUNTED,
+    /// Left at entry, with how long it takes to find the thread's record.
+    Lookup = gpucause_abi::record::CALIBRATE_LOOKUP,
 }
 
 /// The only writer of these settings.
@@ -83,7 +85,7 @@ impl LaunchModes {
         quota: Option<Duration>,
     ) -> Result<(), libbpf_rs::Error> {
         let saturated = |nanos: u128| u32::try_from(nanos).unwrap_or(u32::MAX);
-        let nanos = |cost: Nanos| saturated((cost.0 as f64 * CACHE_MISSES) as u128);
+        let nanos = |cost: Nanos| saturated(cost.0.into());
         let mut next = self.written;
         next.counted_ns = nanos(cost.counted);
         next.timed_ns = nanos(cost.timed);

@@ -13,8 +13,10 @@ use gpucause_probes::feature::AttachMode;
 use crate::observe::{Observed, until};
 use crate::workload::{StandIns, Workload, number, op};
 
-/// Launches a second of the program that is over the budget, which is chosen by it and by what a hit costs.
+/// Launches a second of the program that is over the budget, which is chosen by it and by what a hit is taken to cost.
 const RATE: u64 = 5_000;
+const TIMED: Nanos = Nanos(1_500);
+const COUNTED: Nanos = Nanos(800);
 /// A launch by the runtime that calls the driver, as NVIDIA's does.
 const REAL: &str = "--wait --hold --script nest=1";
 
@@ -22,7 +24,7 @@ fn start(observed: &Options, work: &str) -> Result<(Observed, StandIns, Workload
     let stand_ins = StandIns::lay_out()?;
     // Both libraries are known before the first launch of the others.
     let keeper = stand_ins.start("--hold --script nest=1 calls --calls 1")?;
-    let observed = Observed::start(Options { calibrate: true, ..*observed })?;
+    let observed = Observed::start(Options { hit_cost: Some((TIMED, COUNTED)), ..*observed })?;
     observed.wait_for_runtime(&stand_ins)?;
     observed.wait_for(&stand_ins, "libcuda.so.1")?;
     drop(keeper);
@@ -30,12 +32,9 @@ fn start(observed: &Options, work: &str) -> Result<(Observed, StandIns, Workload
     Ok((observed, stand_ins, workload))
 }
 
-/// Seconds that launches of [`REAL`] take a second at [`RATE`], times a factor: timed ones, and those that are counted alone. Launch
-/// control takes them to cost a quarter more in a program than in its measurement.
-fn load(observed: &Observed, timed: f64, counted: f64) -> Result<f64> {
-    let status = observed.status();
-    let (full, entry) = status.hit_cost.zip(status.entry_cost).context("a hit was not measured")?;
-    Ok(1.25 * RATE as f64 * (timed * full.as_secs_f64() + counted * entry.as_secs_f64()))
+/// Seconds that launches of [`REAL`] take a second at [`RATE`], times a factor: timed ones, and those that are counted alone.
+fn load(timed: f64, counted: f64) -> f64 {
+    RATE as f64 * (timed * TIMED.as_secs_f64() + counted * COUNTED.as_secs_f64())
 }
 
 fn until_step(observed: &Observed, pid: u32, label: &str) -> Result<ProcessSnapshot> {
@@ -55,7 +54,7 @@ fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f6
     let work = format!("{REAL} rate --per-second {RATE} --seconds {seconds}");
     let (observed, stand_ins, mut busy) = start(&Options { mode, ..Options::default() }, &work)?;
     let mut calm = stand_ins.start(&format!("{REAL} rate --per-second 300 --seconds {seconds}"))?;
-    observed.set_budget(Some(load(&observed, timed, counted)?));
+    observed.set_budget(Some(load(timed, counted)));
     calm.go()?;
     busy.go()?;
     let stepped = until_step(&observed, busy.pid(), label)?;
@@ -77,7 +76,7 @@ fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f6
         "driver_only" => {
             // Over the budget launches are only counted until the probes have changed.
             let untimed = made.saturating_sub(timed);
-            ensure!(untimed <= RATE / 2, "{timed} of {made} are timed");
+            ensure!(untimed <= RATE, "{timed} of {made} are timed");
             let driver = process.call_durations(op("cuLaunchKernel")).count();
             ensure!(driver > RATE * 2, "{driver} were timed in the driver");
         }
@@ -172,7 +171,7 @@ fn a_truncated_launch_is_counted_and_neither_in_flight_nor_abandoned() -> Result
     let mut slow = stand_ins.start(
         "--wait --hold --script cudaLaunchKernelExC:sleep=600ms calls --calls 25 --op cudaLaunchKernelExC",
     )?;
-    let budget = load(&observed, 1.15, 0.0)?;
+    let budget = load(1.15, 0.0);
     slow.go()?;
     fast.go()?;
     until(

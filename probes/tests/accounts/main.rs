@@ -38,6 +38,7 @@ mod launches;
 mod lossless;
 mod moved;
 mod offcpu;
+mod over_budget;
 mod programs;
 mod recorder;
 mod shares;

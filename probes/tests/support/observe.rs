@@ -88,6 +88,10 @@ impl Observed {
         self.probes.set_budget(budget, 0.0);
     }
 
+    pub(crate) fn set_limits(&self, budget: f64, counting: f64) {
+        self.probes.set_budget(Some(budget), counting);
+    }
+
     pub(crate) fn sampler(&self) -> &Sampler {
         self.probes.sampler()
     }

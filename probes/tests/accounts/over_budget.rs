@@ -1,0 +1,205 @@
+//! What is counted of a process over the budget: each call once and with its bytes, through whatever library it goes.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use gpucause_abi::Nanos;
+use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
+use gpucause_probes::Options;
+use gpucause_probes::registry::Verdict;
+use tempfile::TempDir;
+
+use crate::observe::{Observed, until};
+use crate::workload::{StandIns, number, op};
+
+/// Launches by a program without our stand-ins, and more than some batches of the programs.
+const LAUNCHES: u64 = 3_000;
+
+/// A driver, whose function begins as NVIDIA's do.
+const DRIVER: &str = "unsigned cuLaunchKernel(unsigned long kernel) { return kernel == 0; }";
+/// One whose function begins with an instruction that the kernel single-steps.
+#[cfg(target_arch = "x86_64")]
+const STEPPED_DRIVER: &str = r#"
+__asm__(".text\n.globl cuLaunchKernel\n.type cuLaunchKernel,@function\ncuLaunchKernel:\n"
+	"xor %eax, %eax\nret\n.size cuLaunchKernel, .-cuLaunchKernel\n");
+"#;
+/// A library before the driver's, as those that share a GPU among containers.
+const INTERPOSER: &str = r#"
+#include <dlfcn.h>
+static unsigned (*driver)(unsigned long);
+__attribute__((constructor)) static void find(void)
+{
+	driver = (unsigned (*)(unsigned long))dlsym(dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL), "cuLaunchKernel");
+}
+unsigned cuLaunchKernel(unsigned long kernel)
+{
+	volatile unsigned result = driver(kernel);
+	return result;
+}
+"#;
+/// Calls the function of a library so many times after a line of input, and lives on until its input ends.
+const PROGRAM: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int count, char **arguments)
+{
+	unsigned (*launch)(unsigned long) = (unsigned (*)(unsigned long))dlsym(dlopen(arguments[1], RTLD_NOW), "cuLaunchKernel");
+	puts("ready");
+	fflush(stdout);
+	getchar();
+	for (long left = atol(arguments[2]); left > 0; left--)
+		launch(0x5eed);
+	puts("done");
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
+	return 0;
+}
+"#;
+
+fn compile(source: &str, output: &Path, options: &[&str]) -> Result<()> {
+    let file = output.with_extension("c");
+    fs::write(&file, source)?;
+    let plain = ["-O1", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    // Functions begin as NVIDIA's do: without a landing pad, and leaves too with a frame.
+    let begin: &[&str] = match cfg!(target_arch = "x86_64") {
+        true => &["-fcf-protection=none", "-mno-omit-leaf-frame-pointer"],
+        false => &[],
+    };
+    let status = Command::new("cc")
+        .args(plain)
+        .args(begin)
+        .args(options)
+        .arg("-o")
+        .args([output, &file])
+        .arg("-ldl")
+        .status()
+        .context("cc must be installed")?;
+    ensure!(status.success(), "{} cannot be compiled", file.display());
+    Ok(())
+}
+
+/// A program that is killed when dropped.
+struct Launcher(Child);
+
+impl Launcher {
+    fn start(dir: &Path, library: &Path) -> Result<Self> {
+        let child = Command::new(dir.join("program"))
+            .args([library.as_os_str(), LAUNCHES.to_string().as_ref()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Makes it launch once everything that it uses is observed.
+    fn launch(&mut self, observed: &Observed, libraries: &[&Path]) -> Result<ProcessSnapshot> {
+        let is_attached = |path: &&Path| {
+            let known = observed.status().libraries;
+            known.iter().any(|own| own.path == *path && own.verdict == Verdict::Attached)
+        };
+        let mut answers = BufReader::new(self.0.stdout.take().context("piped")?).lines();
+        answers.next().context("it does not start")??;
+        until(
+            || Ok(libraries.iter().all(is_attached).then_some(())),
+            || format!("not attached: {:?}", observed.status().libraries),
+        )?;
+        self.0.stdin.as_mut().context("piped")?.write_all(b"\n")?;
+        answers.next().context("it does not launch")??;
+        observed.process(self.0.id())
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_launch_through_a_library_before_the_drivers_is_one_at_every_step() -> Result<()> {
+    let dir = TempDir::new()?;
+    let (driver, interposer) =
+        (dir.path().join("driver/libcuda.so.1"), dir.path().join("libcuda.so.1"));
+    fs::create_dir(dir.path().join("driver"))?;
+    compile(DRIVER, &driver, &["-shared", "-fPIC"])?;
+    let path = format!("-DDRIVER=\"{}\"", driver.display());
+    compile(INTERPOSER, &interposer, &["-shared", "-fPIC", &path])?;
+    compile(PROGRAM, &dir.path().join("program"), &[])?;
+    for step in [LaunchStep::Full, LaunchStep::Sampled { one_in: 64 }] {
+        let options = Options { step: Some(step), ..Options::default() };
+        let observed = Observed::start(options)?;
+        let mut launcher = Launcher::start(dir.path(), &interposer)?;
+        let process = launcher.launch(&observed, &[&driver, &interposer])?;
+        assert_eq!(process.launches(), LAUNCHES, "{step:?}: {:?}", process.launches);
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn hits_that_the_kernel_single_steps_are_known_as_such_and_cost_more() -> Result<()> {
+    let dir = TempDir::new()?;
+    let driver = dir.path().join("libcuda.so.1");
+    compile(STEPPED_DRIVER, &driver, &["-shared", "-fPIC"])?;
+    compile(PROGRAM, &dir.path().join("program"), &[])?;
+    let observed = Observed::start(Options { calibrate: true, ..Options::default() })?;
+    let status = observed.status();
+    let (entry, step) = status.entry_cost.zip(status.step_cost).context("not measured")?;
+    ensure!(step > entry, "{step:?} more than {entry:?}");
+    let before = observed.counter(SelfCounter::SingleStepped)?;
+    let mut launcher = Launcher::start(dir.path(), &driver)?;
+    let process = launcher.launch(&observed, &[&driver])?;
+    assert_eq!(process.launches(), LAUNCHES);
+    assert_eq!(observed.counter(SelfCounter::SingleStepped)? - before, LAUNCHES);
+    Ok(())
+}
+
+#[test]
+fn asynchronous_calls_over_the_budget_are_counted_with_their_bytes_and_what_waits_is_timed()
+-> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let keeper = stand_ins.start("--hold --script nest=1 calls --calls 0")?;
+    let options = Options { hit_cost: Some((Nanos(1_500), Nanos(800))), ..Options::default() };
+    let observed = Observed::start(options)?;
+    for library in ["libcudart.so.12", "libcuda.so.1"] {
+        observed.wait_for(&stand_ins, library)?;
+    }
+    drop(keeper);
+    // So little that nearly all is only counted, and calls are counted whatever that takes.
+    observed.set_limits(1e-6, f64::INFINITY);
+    let mix = "cudaMemcpyAsync=4,cudaMemsetAsync=2,cudaEventQuery=2,cudaMalloc=1,cudaFree=1,\
+               cudaStreamSynchronize=1,cudaLaunchKernel=4";
+    let arguments =
+        format!("--hold --wait --copy-bytes 7422 --copy-kind h2d calls --calls 30000 --mix {mix}");
+    let mut workload = stand_ins.start(&arguments)?;
+    workload.go()?;
+    let truth = workload.result()?;
+    let process = observed.process(workload.pid())?;
+    for (name, is_sampled) in [
+        ("cudaMemcpyAsync", true),
+        ("cudaMemsetAsync", true),
+        ("cudaEventQuery", true),
+        ("cudaMalloc", false),
+        ("cudaFree", false),
+        ("cudaStreamSynchronize", false),
+    ] {
+        let made = number(&truth, &format!("/calls/{name}"));
+        let timed = process.call_durations(op(name)).count();
+        let untimed = process.untimed_calls.iter().filter(|(own, _)| *own == op(name));
+        let untimed: u64 = untimed.map(|(_, calls)| calls).sum();
+        assert_eq!(timed + untimed, made, "{name}");
+        ensure!(if is_sampled { timed < made / 2 } else { untimed == 0 }, "{name}: {timed}");
+    }
+    assert_eq!(process.launches(), number(&truth, "/calls/cudaLaunchKernel"));
+    let copies = number(&truth, "/calls/cudaMemcpyAsync");
+    assert_eq!(process.copied.iter().sum::<u64>(), 7_422 * copies, "{:?}", process.copied);
+    ensure!(process.launches.unobserved.0 == 0, "{:?}", process.launches);
+    Ok(())
+}
