@@ -81,3 +81,10 @@ fn the_kernel_verifies_all_programs_in_less_than_62_000_steps_with_and_without_t
     }
     Ok(())
 }
+
+#[test]
+fn a_daemon_that_observes_the_host_is_known_to_another_one() -> Result<()> {
+    let observed = Observed::start_own(Options::default())?;
+    ensure!(gpucause_probes::is_observed_by_another(), "{:?}", observed.programs());
+    Ok(())
+}
