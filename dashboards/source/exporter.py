@@ -232,7 +232,7 @@ def _cost():
         timeseries(
             "Launches timed",
             "Share of the launches of a process that are timed. Below 100 %, timing all of them would exceed the probe budget."
-            " All launches are counted; durations and gaps are those of the timed ones.",
+            " All launches that are seen are counted; durations and gaps are those of the timed ones.",
             [query(f"process:gpucause_launches_timed:ratio_rate1m{{{ON}}}", "{{comm}} {{pid}}, " + AT)],
             unit="percentunit",
             legend=("lastNotNull", "min"),

@@ -160,7 +160,11 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	if (cookie & SINGLE_STEPPED)
 		charge_step(thread, class);
 	if (!is_observed(thread, class)) {
-		leave_at_entry(thread, LOAD_NESTED);
+		/* In a pause it is no call of the time that is observed. */
+		if (thread->mode.turn & 1)
+			leave_unobserved(thread);
+		else
+			leave_at_entry(thread, LOAD_NESTED);
 		return false;
 	}
 	if (thread->off_since_ns)

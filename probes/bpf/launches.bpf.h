@@ -87,6 +87,17 @@ VERIFIED_ONCE int leave_at_entry(struct thread *thread, __u32 class)
 	return 0;
 }
 
+/* The call is left and not counted, where its probe could not be removed. */
+VERIFIED_ONCE int leave_unobserved(struct thread *thread)
+{
+	if (!thread)
+		return 0;
+	load_of(thread);
+	thread->left++;
+	take(thread, watch.counted_ns);
+	return 0;
+}
+
 /* The call is timed. */
 VERIFIED_ONCE int charge_timed(struct thread *thread, __u32 class)
 {
@@ -130,20 +141,22 @@ static __always_inline void count_launch(struct thread *thread)
 /* Copies the launch mode of the process. */
 VERIFIED_ONCE int copy_mode(struct thread *thread)
 {
-	__u32 proc_id, modes = watch.modes;
+	__u32 proc_id, modes = watch.modes, turn, driver_only;
 	struct launch_mode *mode;
 
 	if (!thread)
 		return 0;
 	proc_id = thread->proc_id;
+	turn = thread->mode.turn;
+	driver_only = thread->mode.driver_only;
 	mode = bpf_map_lookup_elem(&launch_modes, &proc_id);
 	if (mode)
 		thread->mode = *mode;
 	else
 		__builtin_memset(&thread->mode, 0, sizeof(thread->mode));
 	/* Of a call that is counted elsewhere from now on, no part is left out. */
-	thread->counted_stack = 0;
-	thread->counted_return = 0;
+	if (thread->mode.turn != turn || thread->mode.driver_only != driver_only)
+		thread->counted_stack = 0;
 	if (watch.calibrates >= CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;
@@ -193,9 +206,23 @@ static __always_inline bool is_trampoline(__u64 address)
 }
 #endif
 
+/* Code of one function lies within this distance, or of a few; that of another library does not. */
+#define SAME_CODE (64 << 10)
+
+/* The address that the call returns to. */
+static __always_inline __u64 return_address(struct bpf_user_pt_regs_t *ctx)
+{
+#if defined(__TARGET_ARCH_x86)
+	return user_word(PT_REGS_SP(ctx));
+#else
+	return PT_REGS_RET(ctx);
+#endif
+}
+
 /* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
- * within one of the same op in a library before the driver's. The counted one is still open if its return address is
- * where it was, or the kernel's trampoline, where another link has a return probe. On arm64 that is in a register first: the driver's next call below it is taken for its part. */
+ * within one of the same op in a library before the driver's; a launch within a launch, and another one within another one. It is made
+ * by other code than the counted one was. That one is still open if its return address is where it was, or the kernel's trampoline,
+ * where another link has a return probe. On arm64 it is in a register at first: the driver's next call below is taken for the part. */
 VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
 	__u64 stack = PT_REGS_SP(ctx), open;
@@ -206,12 +233,16 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 	open = thread->counted_stack;
 	outer = thread->counted_op;
 	if (open - stack >= NESTED_STACK || op_info[op & (MAX_OPS - 1)].api != API_DRIVER ||
-	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op))
+	    (op_info[outer & (MAX_OPS - 1)].api != API_RUNTIME && outer != op) ||
+	    is_launch_load(load_class(op)) != is_launch_load(load_class(outer)))
+		return false;
+	if (return_address(ctx) - thread->counted_return + SAME_CODE < 2 * SAME_CODE)
 		return false;
 #if defined(__TARGET_ARCH_x86)
 	open = user_word(open);
 	return open == thread->counted_return || is_trampoline(open);
 #else
+	thread->counted_stack = 0;
 	return true;
 #endif
 }
@@ -231,11 +262,7 @@ VERIFIED_ONCE int begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 	thread->counted_op = op_of(cookie);
 	thread->counted_link = link_of(cookie);
 	thread->counted_stack = stack;
-#if defined(__TARGET_ARCH_x86)
-	thread->counted_return = user_word(stack);
-#else
-	thread->counted_return = 1;
-#endif
+	thread->counted_return = return_address(ctx);
 	return true;
 }
 
@@ -281,17 +308,15 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 		return false;
 	every = thread->mode.sample_every;
 	if (info->function_arg) {
-		thread->kernel_key.function = function_of(ctx, info);
-		thread->kernel_key.proc_id = thread->proc_id;
-		kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
+		struct kernel_key key = { .function = function_of(ctx, info), .proc_id = thread->proc_id };
+
+		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
 	if ((every && thread->untimed_in_a_row + 1 >= every) ||
 	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
 		thread->untimed_in_a_row = 0;
 		return false;
 	}
-	if (!begin_counted(ctx, thread, cookie))
-		return true;
 	thread->untimed_in_a_row++;
 	leave_at_entry(thread, info->load);
 	count_launch(thread);
@@ -319,8 +344,6 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 		thread->asyncs_in_a_row = 0;
 		return false;
 	}
-	if (!begin_counted(ctx, thread, cookie))
-		return true;
 	leave_at_entry(thread, LOAD_ASYNC);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
 	if (!info->role)
@@ -348,15 +371,18 @@ static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 static __always_inline bool is_only_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie,
 					    __u32 class)
 {
-	if (thread->counted_return && thread->counted_stack > PT_REGS_SP(ctx) &&
+	if (class <= LOAD_ASYNC && class != LOAD_QUERY && thread->counted_stack > PT_REGS_SP(ctx) &&
 	    thread->counted_link != link_of(cookie) && is_in_counted(ctx, thread, op_of(cookie))) {
 		leave_at_entry(thread, LOAD_NESTED);
 		return true;
 	}
-	if (is_launch_load(class))
-		return (thread->mode.sample_every > 1 || is_spent(thread)) && count_untimed(ctx, thread, cookie);
-	if (class == LOAD_ASYNC)
-		return (thread->mode.shed & SHED_ASYNCS || is_spent(thread)) && count_async(ctx, thread, cookie);
+	if (is_launch_load(class) ? thread->mode.sample_every > 1 || is_spent(thread)
+				  : class == LOAD_ASYNC && (thread->mode.shed & SHED_ASYNCS || is_spent(thread))) {
+		/* Before it is known whether it is timed, or a second report could be. */
+		if (!begin_counted(ctx, thread, cookie))
+			return true;
+		return class == LOAD_ASYNC ? count_async(ctx, thread, cookie) : count_untimed(ctx, thread, cookie);
+	}
 	if (class != LOAD_QUERY || !is_spent(thread))
 		return false;
 	leave_at_entry(thread, class);

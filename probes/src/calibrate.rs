@@ -18,7 +18,7 @@ use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
 use crate::attach::{AttachError, CallProbes};
-use crate::launch_control::cost::{HitCost, HitCosts};
+use crate::launch_control::cost::{HitCost, HitCosts, TYPICAL};
 use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 use crate::reader::{ReadError, Reader};
@@ -209,12 +209,14 @@ pub(crate) fn hit_costs(
     let lookups = warm_lookup?.zip(cold_lookup?);
     let [warm_timed, cold_timed] = timed;
     let [warm_counted, cold_counted] = counted;
-    let (timed, counted) = (cold_timed?, cold_counted?);
-    let counted = counted.min(timed);
-    let stepped = with_step?.less(counted);
+    let timed = cold_timed?;
+    let counted = cold_counted?.min(timed);
+    // One that other load spoiled takes none of the others along.
+    let stepped = with_step.map_or(TYPICAL.stepped, |step| step.less(counted));
     let cold = HitCost { timed, counted, stepped };
-    let (timed, counted) = (warm_timed?.min(timed), warm_counted?.min(counted));
-    let warm = HitCost { timed, counted: counted.min(timed), stepped };
+    let timed = warm_timed.map_or(timed, |own| own.min(timed));
+    let counted = warm_counted.map_or(counted, |own| own.min(counted)).min(timed);
+    let warm = HitCost { timed, counted, stepped };
     Ok((HitCosts { warm, cold, lookups }, links))
 }
 

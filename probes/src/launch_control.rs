@@ -117,7 +117,7 @@ impl LaunchControl {
     pub(crate) fn set_limits(&mut self, limits: Option<Limits>) -> Result<(), ControlError> {
         let quota = limits.filter(|_| self.pinned.is_none());
         self.modes
-            .set_quota(self.costs.cold, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
+            .set_quota(self.costs.warm, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
         self.limits = limits;
         Ok(())
     }
@@ -194,14 +194,13 @@ impl LaunchControl {
                 continue;
             }
             let hits = if is_now { load.hits } else { LoadRecord::default() };
-            let window = Window { elapsed, observed, load: hits };
+            let cost = caller.coldness.follow(&hits, &self.costs);
+            let spent_ns = self.costs.spent(hits.spent_ns, cost);
+            let window = Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits } };
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),
-                None => {
-                    let cost = caller.coldness.follow(&hits, &self.costs);
-                    caller.budget.evaluate(&window, cost, self.limits)
-                }
+                None => caller.budget.evaluate(&window, cost, self.limits),
             };
             if before != after {
                 self.change_rung(now, load, before)?;
@@ -317,12 +316,13 @@ impl LaunchControl {
         self.limit(registry);
         let loads = if resuming.is_empty() { Vec::new() } else { self.reader.loads()? };
         for id in resuming {
-            let Some(own) = self.callers.get_mut(&id) else { continue };
+            let load = loads.iter().find(|load| load.id == id);
+            // One that has ended stays paused.
+            let Some((own, load)) = self.callers.get_mut(&id).zip(load) else { continue };
             own.turn = own.turn.wrapping_add(1);
             write_mode(&mut self.modes, id, own)?;
             self.states.resume(id, monotonic_now());
-            let load = loads.iter().find(|load| load.id == id);
-            self.begin_slice(id, load.map_or(0, |load| load.launches));
+            self.begin_slice(id, load.launches);
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::{LibraryStatus, Verdict};
@@ -59,11 +60,6 @@ impl Fixture {
 }
 
 impl Daemon {
-    /// The same with links of a kind that older kernels have.
-    fn start_in(mode: AttachMode) -> Self {
-        Self::start_with(Options { mode: Some(mode), ..Options::default() })
-    }
-
     /// The library, once it has been examined.
     fn await_library(&self, path: &Path) -> LibraryStatus {
         eventually(SOON, "the library", || self.library(path))
@@ -150,7 +146,7 @@ fn a_library_in_another_mount_namespace_is_counted() {
 static OVERLAYS: Mutex<()> = Mutex::new(());
 
 /// Two containers with the same layer, with links of their own to the one real file.
-fn assert_counted_once_on_overlays(mode: AttachMode) {
+fn assert_counted_once_on_overlays(mode: AttachMode, step: Option<LaunchStep>) {
     let _alone = OVERLAYS.lock().unwrap_or_else(PoisonError::into_inner);
     let fixture = Fixture::new();
     let layer = fixture.path("layer");
@@ -161,7 +157,7 @@ fn assert_counted_once_on_overlays(mode: AttachMode) {
     let scratch = fixture.path("scratch");
     fs::create_dir(&scratch).unwrap();
     let library = scratch.join("root").join(LIBRARY);
-    let daemon = Daemon::start_in(mode);
+    let daemon = Daemon::start_with(Options { mode: Some(mode), step, ..Options::default() });
     let mut containers = [0, 1].map(|_| {
         let mut caller = Caller::in_mount_namespace(script, &[&scratch, &layer, &fixture.caller]);
         caller.open(&library);
@@ -170,6 +166,15 @@ fn assert_counted_once_on_overlays(mode: AttachMode) {
     let files =
         containers.each_ref().map(|caller| daemon.await_attached(&caller.sees(&library)).file);
     assert_ne!(files[0], files[1], "two mounts, two files");
+    if step.is_some() {
+        for caller in &mut containers {
+            caller.call("cudaLaunchKernel", CALLS);
+            let launches: u64 =
+                daemon.accounts(caller.pid()).iter().map(ProcessSnapshot::launches).sum();
+            assert_eq!(launches, CALLS);
+        }
+        return;
+    }
     let before = daemon.counter(SelfCounter::DuplicateHit);
     for caller in &mut containers {
         assert_counted(&daemon, caller);
@@ -194,13 +199,20 @@ fn assert_counted_once_on_overlays(mode: AttachMode) {
 
 #[test]
 fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
-    assert_counted_once_on_overlays(AttachMode::Session);
+    assert_counted_once_on_overlays(AttachMode::Session, None);
 }
 
 #[test]
 fn a_call_through_one_of_two_overlay_mounts_is_counted_once_on_older_kernels_too() {
-    assert_counted_once_on_overlays(AttachMode::Multi);
-    assert_counted_once_on_overlays(AttachMode::Perf);
+    assert_counted_once_on_overlays(AttachMode::Multi, None);
+    assert_counted_once_on_overlays(AttachMode::Perf, None);
+}
+
+#[test]
+fn a_launch_through_one_of_two_overlay_mounts_is_counted_once_while_one_in_so_many_is_timed() {
+    let sampled = Some(LaunchStep::Sampled { one_in: 64 });
+    assert_counted_once_on_overlays(AttachMode::Session, sampled);
+    assert_counted_once_on_overlays(AttachMode::Multi, sampled);
 }
 
 #[test]

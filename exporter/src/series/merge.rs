@@ -27,7 +27,10 @@ pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             }
         },
     );
-    merge_launches(&mut sum.launches, &image.launches);
+    // Workers make no calls: how long they lived says nothing of those of their owner.
+    if image.dispatches {
+        merge_launches(&mut sum.launches, &image.launches);
+    }
     merge_by(&mut sum.untimed_calls, &image.untimed_calls, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     merge_by(&mut sum.errors, &image.errors, |a, b| (a.0, a.1) == (b.0, b.1), |a, b| a.2 += b.2);
     merge_by(&mut sum.kernels, &image.kernels, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
     use gpucause_abi::measure::MEASURES;
     use gpucause_abi::record::{COMM_LEN, DEVICE_LEN};
-    use gpucause_abi::snapshot::{BlockIo, Comm, DeviceName};
+    use gpucause_abi::snapshot::{BlockIo, Comm, DeviceName, RateEstimate};
     use gpucause_abi::state::BlockOperation;
     use gpucause_abi::{Nanos, ProcId, Tgid};
 
@@ -147,5 +150,22 @@ mod tests {
         merge_accounts(&mut sum, &image(2, 1));
         let amounts: Vec<u64> = sum.host.block_io.iter().map(|io| io.bytes).collect();
         assert_eq!((amounts, sum.measures.oom_kills), (vec![5, 1], 6));
+    }
+
+    #[test]
+    fn workers_say_nothing_of_how_the_calls_of_their_owner_are_observed() {
+        let rate = RateEstimate { per_second: 9.0, error: 0.1 };
+        let (mut owner, mut worker) = (image(1, 1), image(1, 1));
+        owner.dispatches = true;
+        owner.launches.observed = Nanos(3);
+        owner.launches.unobserved = Nanos(97);
+        owner.launches.rate = Some(rate);
+        worker.launches.observed = Nanos(100);
+        let own = owner.launches;
+        merge_accounts(&mut owner, &worker);
+        assert_eq!(owner.launches, own);
+        worker.dispatches = true;
+        merge_accounts(&mut owner, &worker);
+        assert_eq!((owner.launches.observed, owner.launches.rate), (Nanos(103), None));
     }
 }

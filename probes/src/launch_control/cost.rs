@@ -5,7 +5,7 @@ use gpucause_abi::Nanos;
 use gpucause_abi::record::LoadRecord;
 
 /// Default where nothing could be measured.
-const TYPICAL: HitCost =
+pub(crate) const TYPICAL: HitCost =
     HitCost { timed: Nanos(2_000), counted: Nanos(1_200), stepped: Nanos(8_000) };
 /// The times of lookups in both cases must differ by this part to say something.
 const LEAST_DIFFERENCE: f64 = 0.1;
@@ -59,6 +59,12 @@ impl HitCosts {
             counted: between(|cost| cost.counted),
             stepped: between(|cost| cost.stepped),
         }
+    }
+
+    /// What hits took of a thread to which the programs charged their costs in a tight loop.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    pub(crate) fn spent(&self, charged_ns: u32, cost: HitCost) -> u32 {
+        (f64::from(charged_ns) * cost.counted.0 as f64 / self.warm.counted.0.max(1) as f64) as u32
     }
 
     /// How cold the caches are in a program with these hits.

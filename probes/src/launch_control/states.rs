@@ -19,6 +19,8 @@ struct State {
     /// Sum over the pauses that have ended, and the begin of the present one.
     unobserved: u64,
     paused: Option<Nanos>,
+    /// The last pause that ended: a process may have ended in it, and a snapshot may be of a time in it.
+    ended_pause: (Nanos, Nanos),
     rate: Option<RateEstimate>,
     /// Whether the process has ended; nothing changes any more.
     ended: bool,
@@ -26,7 +28,14 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { rung: Rung::Full, unobserved: 0, paused: None, rate: None, ended: false }
+        Self {
+            rung: Rung::Full,
+            unobserved: 0,
+            paused: None,
+            ended_pause: (Nanos(0), Nanos(0)),
+            rate: None,
+            ended: false,
+        }
     }
 }
 
@@ -37,7 +46,9 @@ impl LaunchStates {
         let state = self.0.lock().get(&id).copied().unwrap_or_default();
         let paused = state.paused.map_or(0, |since| until.less(since).0);
         let seconds = until.less(first_seen);
-        let unobserved = Nanos((state.unobserved + paused).min(seconds.0));
+        let (begin, end) = state.ended_pause;
+        let later = end.less(begin.max(until)).0;
+        let unobserved = Nanos((state.unobserved + paused).saturating_sub(later).min(seconds.0));
         LaunchSampling {
             step: state.rung.step(),
             without_queries: !state.rung.has_queries(),
@@ -92,6 +103,7 @@ impl LaunchStates {
             && let Some(since) = state.paused.take()
         {
             state.unobserved += now.less(since).0;
+            state.ended_pause = (since, now);
         }
     }
 
@@ -129,6 +141,8 @@ mod tests {
         states.resume(id, Nanos(12 * SECOND));
         states.resume(id, Nanos(15 * SECOND));
         assert_eq!(at(14), (10, 3));
+        // As of before the pause ended, and as of before it began.
+        assert_eq!((at(11), at(8)), ((8, 2), (7, 0)));
         states.pause(id, Nanos(20 * SECOND), None);
         states.set_rung(id, Rung::PartTime(0.25));
         assert_eq!((states.least_share(), states.least_timed_share()), (0.25, 0.25 / 64.0));

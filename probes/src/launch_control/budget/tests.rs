@@ -183,7 +183,7 @@ proptest! {
 
     /// What is spent in the first second is saved in the next ones.
     #[test]
-    fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..60_000, nests in any::<bool>()) {
+    fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..300_000, nests in any::<bool>()) {
         let calls = Calls { nests, ..Calls::nested(launches) };
         let (spent, rung) = windows(&[calls; 20], COST, LIMITS);
         let took: f64 = spent.iter().sum::<f64>() / 20.0;
