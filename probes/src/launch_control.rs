@@ -141,7 +141,9 @@ impl LaunchControl {
         let is_limited = self.limits.is_some() || self.pinned.is_some();
         if now >= self.opened + WINDOW && (is_limited || !self.callers.is_empty()) {
             let loads = self.reader.loads()?;
-            self.evaluate(now, &loads)?;
+            let limits =
+                self.limits.map(|own| own.where_probes_go(registry.attacher().is_per_process()));
+            self.evaluate(now, &loads, limits)?;
             self.inherit(&loads, registry);
         }
         let due = |own: &Caller| match own.presence {
@@ -167,7 +169,12 @@ impl LaunchControl {
     }
 
     /// Evaluates the ended window of each process and opens the next.
-    fn evaluate(&mut self, now: Instant, loads: &[Load]) -> Result<(), ControlError> {
+    fn evaluate(
+        &mut self,
+        now: Instant,
+        loads: &[Load],
+        limits: Option<Limits>,
+    ) -> Result<(), ControlError> {
         let elapsed = now - self.opened;
         let live: HashMap<ProcId, &Load> = loads.iter().map(|load| (load.id, load)).collect();
         let ended: Vec<ProcId> =
@@ -190,7 +197,7 @@ impl LaunchControl {
             };
             let observed = (std::mem::take(&mut caller.observed) + still).min(elapsed);
             if observed < LEAST_OBSERVED.min(elapsed) {
-                caller.budget.rest(elapsed, self.limits);
+                caller.budget.rest(elapsed, limits);
                 continue;
             }
             let hits = if is_now { load.hits } else { LoadRecord::default() };
@@ -200,7 +207,7 @@ impl LaunchControl {
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),
-                None => caller.budget.evaluate(&window, cost, self.limits),
+                None => caller.budget.evaluate(&window, cost, limits),
             };
             if before != after {
                 self.change_rung(now, load, before)?;

@@ -311,6 +311,12 @@ impl CallBudget {
 }
 
 impl Limits {
+    /// As they are, or without a limit for counting where the probes of a process cannot be removed: one that is attached and ignored
+    /// costs two thirds of one that counts.
+    pub(crate) fn where_probes_go(self, go: bool) -> Self {
+        Self { counting: if go { self.counting } else { f64::INFINITY }, ..self }
+    }
+
     /// What probes may take at a rung.
     fn of(self, rung: Rung) -> f64 {
         if rung == Rung::AsyncsSampled { self.counting.max(self.budget) } else { self.budget }
