@@ -2,7 +2,7 @@
 """What exporters take of a training that is bound by its launches: cost.py FOLDER ROUNDS GPUCAUSE... [-- OPTION...]
 
 FOLDER is that of `install`. One program runs all the time, on one CPU, whose launches take as long as makes it LAUNCHES a second; in turns
-no exporter observes it, and each of those given. A turn counts from ten seconds after its begin, when probes keep to their budget. Needs
+no exporter observes it, and each of those given, before and after which none does. A turn counts from ten seconds after its begin, when probes keep to their budget. Needs
 root and a quiet host.
 """
 
@@ -16,7 +16,7 @@ import time
 
 from exporter import Exporter, within
 
-SETTLES, LASTS = 10.0, 5.0
+SETTLES, LASTS = 10.0, 4.0
 # Launches a second; there are half as many other calls.
 LAUNCHES = 23_000
 # What the stand-in of the driver takes for a launch, by default.
@@ -83,24 +83,24 @@ def main():
     os.sched_setaffinity(0, set(range(1, os.cpu_count())))
     folder, rounds, *binaries = arguments[: arguments.index("--")] if "--" in arguments else arguments
     steps = Steps.at_rate(pathlib.Path(folder).resolve())
-    took = {binary: [] for binary in ["", *binaries]}
+    took = {binary: [] for binary in binaries}
     try:
         for _ in range(int(rounds)):
-            took[""].append(steps.microseconds(LASTS))
-            rate = steps.launches
             for number, binary in enumerate(binaries):
+                before, rate = steps.microseconds(LASTS), steps.launches
                 exporter = Exporter(binary, f"127.0.0.1:{9441 + number}", "--nvml.off", *options)
                 try:
                     within(20, lambda: exporter.launches(steps.child.pid) > 0)
                     time.sleep(SETTLES)
-                    took[binary].append(steps.microseconds(LASTS))
-                    said = [labels["step"] for labels, _ in exporter.samples("gpucause_launch_sampling_ratio", steps.child.pid)]
+                    observed = steps.microseconds(LASTS)
+                    said = {labels["step"] for labels, _ in exporter.samples("gpucause_launch_sampling_ratio", steps.child.pid)}
                 finally:
                     exporter.end()
-                more = took[binary][-1] / took[""][-1] - 1
-                print(f"{binary}: {took[binary][-1]:.0f} us, {took[''][-1]:.0f} us without, {more:+.1%}; {rate:.0f} launches a second, {said}", flush=True)
-        for binary in binaries:
-            more = [own / plain - 1 for own, plain in zip(took[binary], took[""])]
+                # The host's own speed changes within seconds.
+                without = (before + steps.microseconds(LASTS)) / 2
+                took[binary].append(observed / without - 1)
+                print(f"{binary}: {observed:.0f} us, {without:.0f} us without, {took[binary][-1]:+.1%}; {rate:.0f} launches a second, {said}", flush=True)
+        for binary, more in took.items():
             print(f"{binary}: {statistics.median(more):+.2%} by the median of {len(more)}: {', '.join(f'{one:+.1%}' for one in more)}")
     finally:
         steps.child.kill()

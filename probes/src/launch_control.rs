@@ -370,7 +370,7 @@ impl LaunchControl {
                 runtime: paused || own.driver_only,
                 driver: paused,
                 queries: !own.budget.rung().has_queries(),
-                asyncs: paused,
+                asyncs: paused && own.budget.makes_asyncs(),
             }
         };
         registry.limit_users(limited.map(|own| (own.tgid, removed(own))).collect());

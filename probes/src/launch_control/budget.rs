@@ -33,6 +33,8 @@ pub(crate) const LEAST_SHARE: f64 = 0.02;
 const MOST_SHARE: f64 = 0.95;
 /// Sampling: one in so many launches is timed.
 pub(crate) const ONE_IN: u32 = 64;
+/// Fewer asynchronous calls for a launch keep their probes in pauses.
+const FEW: f64 = 0.05;
 /// Share of runtime launches that must call the driver for the driver's probes to replace the runtime's.
 const ALL_NESTED: f64 = 0.99;
 
@@ -173,6 +175,11 @@ impl CallBudget {
     /// Whether the driver's probes see every runtime launch.
     pub(crate) const fn nests(&self) -> bool {
         self.rates.nests
+    }
+
+    /// Whether it makes so many asynchronous calls that it is worthwhile to change their probes for each slice.
+    pub(crate) fn makes_asyncs(&self) -> bool {
+        self.rates.asyncs > self.rates.launches * FEW
     }
 
     /// Share of its busiest thread's time that probes take while calls are counted.
