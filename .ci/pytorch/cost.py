@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What exporters take of a training that is bound by its launches: cost.py FOLDER ROUNDS GPUCAUSE... [-- OPTION...]
 
-FOLDER is that of `install`. One program runs all the time, on one CPU, whose launches take as long as makes it LAUNCHES a second; in turns
-no exporter observes it, and each of those given, before and after which none does. A turn counts from ten seconds after its begin, when probes keep to their budget. Needs
-root and a quiet host.
+FOLDER is that of `install`. One program runs all the time, on one CPU, whose launches take as long as makes it LAUNCHES a second. In turns
+each exporter observes it, and none does before and after. A turn counts from ten seconds after its begin, when probes keep to their
+budget. Needs root and a quiet host.
 """
 
 import os
