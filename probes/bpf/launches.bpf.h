@@ -332,11 +332,13 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 	return true;
 }
 
-/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for one in so many, which is timed. */
+/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for those that are timed: one in so many, and copies that
+ * may be to the host, which wait for the GPU within the call where that memory is not pinned. */
 VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
 	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
 	struct frame *unused;
+	bool copies;
 
 	if (!thread)
 		return false;
@@ -344,16 +346,19 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 		thread->asyncs_in_a_row = 0;
 		return false;
 	}
+	unused = frame_at(thread, 0);
+	copies = info->role && info->role <= ARGS_COPY_FIELDS_3D;
+	if (info->role) {
+		unused->op = op_of(cookie);
+		read_arguments(ctx, unused, thread->proc_id);
+		if (copies && unused->kind != COPY_H2D && unused->kind != COPY_D2D && unused->kind != COPY_P2P)
+			return false;
+	}
 	leave_at_entry(thread, LOAD_ASYNC);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
-	if (!info->role)
-		return true;
-	unused = frame_at(thread, 0);
-	unused->op = op_of(cookie);
-	read_arguments(ctx, unused, thread->proc_id);
 	if (info->role == ARGS_FREE)
 		bytes_add(thread->proc_id, BYTES_FREED, 0, unused->bytes);
-	else if (info->role <= ARGS_COPY_FIELDS_3D)
+	else if (copies)
 		bytes_add(thread->proc_id, BYTES_COPIED, unused->kind, unused->bytes);
 	return true;
 }

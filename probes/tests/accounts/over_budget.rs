@@ -203,3 +203,26 @@ fn asynchronous_calls_over_the_budget_are_counted_with_their_bytes_and_what_wait
     ensure!(process.launches.unobserved.0 == 0, "{:?}", process.launches);
     Ok(())
 }
+
+#[test]
+fn copies_to_the_host_which_may_wait_for_the_gpu_are_timed_whatever_the_budget() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let keeper = stand_ins.start("--hold calls --calls 0")?;
+    let options = Options { hit_cost: Some((Nanos(1_500), Nanos(800))), ..Options::default() };
+    let observed = Observed::start(options)?;
+    observed.wait_for_runtime(&stand_ins)?;
+    drop(keeper);
+    observed.set_limits(1e-6, f64::INFINITY);
+    let mut workload = stand_ins.start(
+        "--hold --wait --copy-bytes 7422 --copy-kind d2h calls --calls 9000 --mix cudaMemcpyAsync=1,cudaEventQuery=1",
+    )?;
+    workload.go()?;
+    let truth = workload.result()?;
+    let process = observed.process(workload.pid())?;
+    let timed = |name| process.call_durations(op(name)).count();
+    let made = number(&truth, "/calls/cudaMemcpyAsync");
+    assert_eq!(timed("cudaMemcpyAsync"), made);
+    ensure!(timed("cudaEventQuery") < number(&truth, "/calls/cudaEventQuery"), "all are timed");
+    assert_eq!(process.copied.iter().sum::<u64>(), 7_422 * made);
+    Ok(())
+}
