@@ -79,7 +79,7 @@ pub struct ProbeSettings {
     pub enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub budget: Budget,
-    /// What they may take while they only count calls; above it a process is partly observed.
+    /// Share that they may take while they only count calls; above it a process is partly observed.
     pub counting_limit: Budget,
 }
 

@@ -36,7 +36,7 @@ pub struct Observation {
     pub hit_cost: Option<Nanos>,
     /// What a call costs that the program leaves at entry, where that was measured.
     pub entry_cost: Option<Nanos>,
-    /// What a hit costs in addition on an instruction that the kernel single-steps.
+    /// Additional cost of a hit on an instruction that the kernel single-steps.
     pub step_cost: Option<Nanos>,
     /// Share of the time in which launches are probed.
     pub duty_ratio: f64,

@@ -5,16 +5,21 @@
 /* Cookies of probes on instructions that the kernel single-steps. */
 #define SINGLE_STEPPED (1ULL << 33)
 
+static __always_inline struct proc *proc_of(const struct thread *thread)
+{
+	__u32 proc_id = thread->proc_id;
+
+	return bpf_map_lookup_elem(&procs, &proc_id);
+}
+
 /* Reports the thread's load as that of its process if it is the busiest in this window. */
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
 	struct proc *proc;
-	__u32 proc_id;
 
 	if (!thread)
 		return 0;
-	proc_id = thread->proc_id;
-	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	proc = proc_of(thread);
 	count_self_by(SELF_LEFT_AT_ENTRY, thread->left);
 	thread->left = 0;
 	if (!proc || (proc->load_window == thread->hit_window && proc->load.spent_ns > thread->load.spent_ns))
@@ -119,13 +124,8 @@ static __always_inline bool is_spent(struct thread *thread)
 /* Adds a batch of outermost launches to those of the process. */
 VERIFIED_ONCE int report_launches(struct thread *thread)
 {
-	struct proc *proc;
-	__u32 proc_id;
+	struct proc *proc = thread ? proc_of(thread) : 0;
 
-	if (!thread)
-		return 0;
-	proc_id = thread->proc_id;
-	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		__sync_fetch_and_add(&proc->launches, HIT_BATCH);
 	return 0;
@@ -332,13 +332,11 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 	return true;
 }
 
-/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for those that are timed: one in so many, and copies that
- * may be to the host, which wait for the GPU within the call where that memory is not pinned. */
+/* Counts an asynchronous call with its bytes, as if it succeeds; returns false for one in so many, which is timed. */
 VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
 	const volatile struct op_info *info = &op_info[op_of(cookie) & (MAX_OPS - 1)];
 	struct frame *unused;
-	bool copies;
 
 	if (!thread)
 		return false;
@@ -346,19 +344,16 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 		thread->asyncs_in_a_row = 0;
 		return false;
 	}
-	unused = frame_at(thread, 0);
-	copies = info->role && info->role <= ARGS_COPY_FIELDS_3D;
-	if (info->role) {
-		unused->op = op_of(cookie);
-		read_arguments(ctx, unused, thread->proc_id);
-		if (copies && unused->kind != COPY_H2D && unused->kind != COPY_D2D && unused->kind != COPY_P2P)
-			return false;
-	}
 	leave_at_entry(thread, LOAD_ASYNC);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
+	if (!info->role)
+		return true;
+	unused = frame_at(thread, 0);
+	unused->op = op_of(cookie);
+	read_arguments(ctx, unused, thread->proc_id);
 	if (info->role == ARGS_FREE)
 		bytes_add(thread->proc_id, BYTES_FREED, 0, unused->bytes);
-	else if (copies)
+	else if (info->role <= ARGS_COPY_FIELDS_3D)
 		bytes_add(thread->proc_id, BYTES_COPIED, unused->kind, unused->bytes);
 	return true;
 }

@@ -180,9 +180,7 @@ impl LaunchControl {
         let ended: Vec<ProcId> =
             self.callers.keys().filter(|id| !live.contains_key(id)).copied().collect();
         for id in ended {
-            self.callers.remove(&id);
-            self.states.end(id);
-            self.modes.set(id, None)?;
+            self.forget(id)?;
         }
         for load in loads {
             let is_now = load.window == self.window;
@@ -313,25 +311,38 @@ impl LaunchControl {
         for &id in &pausing {
             self.pause_one(id)?;
         }
-        for id in &resuming {
-            if let Some(own) = self.callers.get_mut(id) {
-                own.presence =
-                    Presence::Observed { since: Instant::now(), launches: 0, until: None };
+        // Nothing is counted in a pause: what was launched before it ends was launched before it.
+        let loads = if resuming.is_empty() { Vec::new() } else { self.reader.loads()? };
+        let mut resumed = Vec::new();
+        for id in resuming {
+            let load = loads.iter().find(|load| load.id == id);
+            match self.callers.get_mut(&id).zip(load) {
+                Some((own, &Load { launches, .. })) => {
+                    let since = Instant::now();
+                    own.presence = Presence::Observed { since, launches, until: None };
+                    resumed.push((id, launches));
+                }
+                // It ended in the pause.
+                None => self.forget(id)?,
             }
         }
         // Probes are attached before they count.
         self.limit(registry);
-        let loads = if resuming.is_empty() { Vec::new() } else { self.reader.loads()? };
-        for id in resuming {
-            let load = loads.iter().find(|load| load.id == id);
-            // One that has ended stays paused.
-            let Some((own, load)) = self.callers.get_mut(&id).zip(load) else { continue };
+        for (id, launches) in resumed {
+            let Some(own) = self.callers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
             write_mode(&mut self.modes, id, own)?;
             self.states.resume(id, monotonic_now());
-            self.begin_slice(id, load.launches);
+            self.begin_slice(id, launches);
         }
         Ok(())
+    }
+
+    /// A process has ended.
+    fn forget(&mut self, id: ProcId) -> Result<(), ControlError> {
+        self.callers.remove(&id);
+        self.states.end(id);
+        Ok(self.modes.set(id, None)?)
     }
 
     fn pause_one(&mut self, id: ProcId) -> Result<(), ControlError> {

@@ -60,7 +60,7 @@ pub struct Status {
     pub hit_cost: Option<Nanos>,
     /// Cost of a hit without a return probe.
     pub entry_cost: Option<Nanos>,
-    /// What a hit costs in addition on an instruction that the kernel single-steps.
+    /// Additional cost of a hit on an instruction that the kernel single-steps.
     pub step_cost: Option<Nanos>,
     /// How libraries are attached to.
     pub mode: AttachMode,

@@ -59,7 +59,7 @@ pub struct Options {
     /// Share of a thread's time that call probes may take; `None` for no limit. Above it launches are observed less: see
     /// [`LaunchStep`].
     pub budget: Option<f64>,
-    /// What they may take while they only count calls: above it a process is observed part of the time.
+    /// Share that they may take while they only count calls: above it a process is observed part of the time.
     pub counting_limit: f64,
     /// Fixed step for every process, regardless of the budget: for measurements.
     pub step: Option<LaunchStep>,

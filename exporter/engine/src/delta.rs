@@ -216,7 +216,7 @@ impl<'a> Delta<'a> {
         Nanos(self.sum(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
-    /// Whether launches were counted for nearly all of the window.
+    /// Launches were counted for nearly all of the window.
     pub(crate) fn saw_launches(&self) -> bool {
         let unobserved = |launches: &LaunchSampling| launches.unobserved;
         let baseline = self.baseline.map_or(Nanos(0), |baseline| unobserved(&baseline.launches));

@@ -92,7 +92,7 @@ metrics! {
         "How far gpucause_launch_rate_estimate may be off, as a share of it.";
     CALL_SAMPLING: Gauge "gpucause_call_sampling_ratio", None,
         ["pid", "comm", "class"],
-        "Share of the process's calls that is timed, of classes that are timed less over the probe budget: query (attributes, occupancy) and async (asynchronous copies and frees, memsets, events).",
+        "Share of the process's calls that is timed, of classes that are timed less over the probe budget: query (attributes, occupancy) and async (copies to and between devices, asynchronous frees, memsets, events).",
         at full;
     CALLS_UNTIMED: Counter "gpucause_cuda_calls_untimed", None,
         ["pid", "comm", "api", "op"],

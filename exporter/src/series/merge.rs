@@ -94,7 +94,7 @@ fn merge_launches(sum: &mut LaunchSampling, own: &LaunchSampling) {
     sum.unobserved.0 += own.unobserved.0;
     sum.without_queries |= own.without_queries;
     sum.async_one_in = sum.async_one_in.max(own.async_one_in);
-    // Of one image nothing is known of the others.
+    // The rate of one image says nothing of the others.
     sum.rate = None;
     if sum.step.timed_share() > own.step.timed_share() {
         sum.step = own.step;

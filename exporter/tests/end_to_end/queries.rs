@@ -151,7 +151,7 @@ fn queries_of_the_documents_and_rules_are_right_at_each_step_of_the_budget() {
         assert!(is_rate(rate), "{step}: {rate} launches/s by the rule, and {truth} in truth");
         let share = match step {
             "full" | "driver_only" => (0.97, 1.001),
-            // Of those that were seen, while the process is partly observed.
+            // This is the share of the launches that were seen, also of a process that is partly observed.
             _ => (0.014, 0.018),
         };
         assert!((share.0..share.1).contains(&timed), "{step}: {timed} are timed");

@@ -1,12 +1,14 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
 mod kinds;
+mod sampling;
 
 use crate::hist::SLOTS;
 use crate::measure::Measures;
 use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch};
 
 pub use kinds::{ArgRole, BytesKind, HistKind, SelfCounter};
+pub use sampling::*;
 
 /// Slots in one entry of the `hists` map. Histograms are stored in chunks of three powers of two, created on first use:
 /// most need two or three, and an entry fills a 512-byte allocation, which the kernel caches for use in `sched_switch`,
@@ -66,22 +68,6 @@ pub const MAX_NAMES: usize = 256;
 pub const MAX_CPUS: usize = 1024;
 /// Most threads per CPU whose waits for it are split.
 pub const MAX_VICTIMS: usize = 8;
-/// Launches of a thread per report of its load; a power of two.
-pub const HIT_BATCH: usize = 64;
-/// Kinds of [`LoadClass`](crate::op::LoadClass), rounded up to a power of two.
-pub const LOADS: usize = 8;
-/// One in so many asynchronous calls is timed while they are sampled: a prime, since programs repeat themselves.
-pub const ASYNC_ONE_IN: usize = 61;
-/// In a [`LaunchModeRecord`]'s `shed`: queries are left at entry.
-pub const SHED_QUERIES: u32 = 1;
-/// Asynchronous calls are counted, and one in [`ASYNC_ONE_IN`] is timed.
-pub const SHED_ASYNCS: u32 = 2;
-/// [`Watch`]'s `calibrates` while the daemon's own calls are timed like others.
-pub const CALIBRATE_TIMED: u32 = 1;
-/// While they are counted and not timed.
-pub const CALIBRATE_COUNTED: u32 = 2;
-/// While they are, and how long each takes to find the thread's record is measured.
-pub const CALIBRATE_LOOKUP: u32 = 3;
 /// State of a link in `closed_links`: new calls do not count, but earlier ones still report returns.
 pub const LINK_RETIRING: u8 = 1;
 /// State of a link in `closed_links`: detached, returns are not seen.
@@ -242,8 +228,7 @@ records! {
     }
 
     /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
-    /// The record of a
-    /// thread that has an account follows.
+    /// The record of a thread that has an account follows.
     ThreadReport as "thread_report" {
         now_ns: u64,
         tid: u32,

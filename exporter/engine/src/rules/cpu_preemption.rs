@@ -40,7 +40,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
 /// wait for the CPU of the other, and idle CPUs wake up late.
 const MIN_WITHOUT_CULPRIT: f64 = 0.05;
 
-/// Whether a wait for CPUs takes less than [`MIN_WITHOUT_CULPRIT`] and has no culprit outside of the program.
+/// The wait for CPUs takes less than [`MIN_WITHOUT_CULPRIT`] and has no culprit outside of the program.
 pub(super) fn is_little(context: &Context<'_>, process: &Process<'_>, share: &Share<'_>) -> bool {
     let waits = process.waits_of(share.tid, share.effect, &NO_CPU);
     let all = total(waits.iter().map(|wait| wait.total));

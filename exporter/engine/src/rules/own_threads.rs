@@ -20,7 +20,7 @@ const MOST: f64 = 0.5;
 /// How the sentence begins.
 const BEGIN: &str = "Its own threads compete for CPUs";
 
-/// Whether a thread of the process ended a wait, or a worker that prepares data for it. Any other child, such as a monitor or a rank, is a
+/// A thread of the process ended the wait, or a worker that prepares data for it. Any other child, such as a monitor or a rank, is a
 /// program of its own.
 pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) -> bool {
     let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };

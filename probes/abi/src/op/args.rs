@@ -141,7 +141,7 @@ impl Args {
         }
     }
 
-    const fn direction(self) -> Option<Direction> {
+    pub(super) const fn direction(self) -> Option<Direction> {
         match self {
             Self::Copy(_, direction)
             | Self::Copy2d(_, _, direction)

@@ -1,6 +1,6 @@
-//! What calls are observed less, and in which order, so that probes keep to their budget.
+//! Classes of calls, by which they are observed less so that probes keep to their budget.
 
-use super::{Api, Class, Op};
+use super::{Api, Class, CopyKind, Direction, Op};
 use crate::state::shared_enum;
 
 shared_enum! {
@@ -35,6 +35,7 @@ impl Op {
             (Class::Launch, _) => LoadClass::Driver,
             (Class::Init, _) if is_query => LoadClass::Query,
             (Class::Event | Class::Memset, _) => LoadClass::Async,
+            (Class::Memcpy, _) if self.may_copy_to_host() => LoadClass::Wait,
             (Class::Memcpy | Class::Free, _) if self.name.ends_with("Async") => LoadClass::Async,
             (Class::Init, _)
                 if self.name.contains("EventCreate") || self.name.ends_with("EventDestroy") =>
@@ -42,6 +43,15 @@ impl Op {
                 LoadClass::Async
             }
             _ => LoadClass::Wait,
+        }
+    }
+
+    /// Such a copy waits for the GPU within the call where that memory is not pinned, whatever its name says.
+    const fn may_copy_to_host(&self) -> bool {
+        use CopyKind::{D2d, H2d, P2p};
+        match self.args.direction() {
+            None | Some(Direction::Fixed(H2d | D2d | P2p)) => false,
+            Some(_) => true,
         }
     }
 }
@@ -58,6 +68,9 @@ mod tests {
         for name in [
             "cudaStreamSynchronize",
             "cudaMemcpy",
+            "cudaMemcpyAsync",
+            "cuMemcpyDtoHAsync",
+            "cuMemcpy2DAsync",
             "cudaFree",
             "cuMemAlloc",
             "cudaGraphLaunch",
@@ -67,7 +80,9 @@ mod tests {
             assert_eq!(class(name), LoadClass::Wait, "{name}");
         }
         for name in [
-            "cudaMemcpyAsync",
+            "cuMemcpyHtoDAsync",
+            "cudaMemcpyPeerAsync",
+            "cudaMemPrefetchAsync",
             "cuMemsetD8Async",
             "cudaFreeAsync",
             "cudaEventRecord",
