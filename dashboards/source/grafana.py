@@ -21,6 +21,7 @@ CAUSES = {
     "lock_wait": "#B877D9",
     "block_io": "#5794F2",
     "page_fault": "#8AB8FF",
+    "process_wait": "#E0B400",
     "dataloader_starvation": "#FADE2A",
     "implicit_sync": "#1F8A70",
     "allocator_churn": "#73BF69",
@@ -50,6 +51,8 @@ REASONS = {
     "frozen": "#3B4048",
     "stopped": "#4B5263",
     "core_dump": "#2C313A",
+    "yield": "#3D4451",
+    "child": "#4E5665",
 }
 SEVERITIES = {"low": YELLOW, "medium": ORANGE, "high": "#E0562B", "critical": RED}
 

@@ -9,15 +9,6 @@
  * Waits for a CPU are charged to those that have it in cpu_wait.bpf.h. */
 #pragma once
 
-static __always_inline long syscall_number(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return (long)regs->orig_ax;
-#else
-	return regs->syscallno;
-#endif
-}
-
 /* Sets a name without a task. */
 static __always_inline void set_nobody(struct other_task *other, __u64 text)
 {
@@ -75,21 +66,21 @@ VERIFIED_ONCE int name_current(struct other_task *other, __u32 own_tgid, __u32 p
 	return 0;
 }
 
-/* The mask is kept where comparisons make it redundant: on arm64 the verifier of Linux 6.1 does not know them any more. */
-static __always_inline __u32 syscall_index(long number)
-{
-	__u32 index = number;
-
-	barrier_var(index);
-	return index & (MAX_SYSCALLS - 1);
-}
-
 /* What the system call can wake that a task is in. */
 static __always_inline __u32 wakes_of(struct task_struct *task)
 {
 	long number = syscall_number((struct pt_regs *)bpf_task_pt_regs(task));
 
 	return number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
+}
+
+/* Whether the wait may be one for a file system in user space. */
+static __always_inline bool may_be_of_file(const struct thread *thread)
+{
+	__u32 reason = thread->off_reason;
+
+	return reason == REASON_IO || reason == REASON_PAGE_FAULT || reason == REASON_GPU_DRIVER ||
+	       thread->waits_for & WAITS_IN_FILE_CALL;
 }
 
 /* Remembers the task that wakes the thread, and what its system call can wake. */
@@ -100,7 +91,11 @@ static __noinline void note_waker(struct thread *thread)
 
 	thread->wakes = wakes_of(waker);
 	if (thread->wakes == MAKES_ROOM)
-		thread->wakes = thread->waits_locally ? WAKES_FD : 0;
+		thread->wakes = thread->waits_for & WAITS_LOCALLY ? WAKES_FD : 0;
+	else if (thread->wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
+		thread->wakes |= WAKES_FILES;
+	if (thread->waits_for)
+		settle_reason(thread, waker);
 	if (!thread->wakes)
 		return;
 	name_current(&thread->waker, thread->tgid, thread->proc_id);
@@ -110,6 +105,8 @@ static __noinline void note_waker(struct thread *thread)
 	thread->waker_tid = 0;
 	thread->waker_polled = 0;
 	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
+	if (thread->waker.tgid != thread->tgid)
+		note_feeder(thread);
 	if (thread->waker.relation == RELATION_OTHER)
 		return;
 	of_waker = thread_of(waker);
@@ -136,7 +133,7 @@ static __noinline void note_waker(struct thread *thread)
 static __always_inline bool is_idle(__u32 reason, __u64 ns)
 {
 	return (reason == REASON_FUTEX && ns > BRIEF_NS) || reason == REASON_POLL || reason == REASON_NET ||
-	       reason == REASON_SLEEP || reason == REASON_OTHER;
+	       reason == REASON_SLEEP || reason == REASON_CHILD || reason == REASON_OTHER;
 }
 
 /* Since when the thread is busy, and has the lock that it polled for, after a blocked wait. */
@@ -162,6 +159,7 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 	switch (reason) {
 	case REASON_FUTEX:
 	case REASON_LOCK:
+	case REASON_CHILD:
 		needed = WAKES_FUTEX;
 		break;
 	case REASON_POLL:
@@ -172,7 +170,7 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 		needed = WAKES_FUTEX | WAKES_FD;
 		break;
 	default:
-		needed = 0;
+		needed = WAKES_FILES;
 	}
 	if (!(thread->wakes & needed))
 		set_nobody(&thread->waker, NAME_KERNEL);
@@ -456,7 +454,8 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
 	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
-	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken) : 0;
+	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken)
+							       : owed_of(thread, reason, total);
 	blame_add(VICTIM(thread->proc_id, tid),
 		  WAIT(reason, thread->phase) | (is_held ? (__u64)thread->waker_tid << 32 : 0), &thread->waker,
 		  total + kept, held + kept);

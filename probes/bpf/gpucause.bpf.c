@@ -41,6 +41,8 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 #include "hist.bpf.h"
 #include "account.bpf.h"
 #include "thread.bpf.h"
+#include "syscall.bpf.h"
+#include "other_process.bpf.h"
 #include "blame.bpf.h"
 #include "cpu_wait.bpf.h"
 #include "switch_in.bpf.h"

@@ -50,10 +50,14 @@ struct signal_struct {
 	struct core_state *core_state;
 	unsigned long min_flt;
 	unsigned long maj_flt;
+	unsigned long long sum_sched_runtime;
+	__u64 cutime;
+	__u64 cstime;
 };
 
 struct inode {
 	unsigned short i_mode;
+	__u32 i_rdev;
 };
 
 struct file {
@@ -103,6 +107,10 @@ struct sched_info {
 	__u64 run_delay;
 };
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct thread_info {
 	__u32 cpu;
 };
@@ -114,15 +122,18 @@ struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int in_iowait : 1;
+	unsigned int in_memstall : 1;
 	unsigned int frozen : 1;
 	unsigned long jobctl;
 	struct task_struct *group_leader;
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct sched_entity se;
 	struct sched_info sched_info;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
+	__u64 start_time;
 	__u64 start_boottime;
 	unsigned long min_flt;
 	unsigned long maj_flt;

@@ -8,6 +8,19 @@
 /* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
 #define AT_ONCE_NS 50000ULL
 
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_SCHED_YIELD 24
+#else
+#define SYSCALL_SCHED_YIELD 124
+#endif
+
+/* Whether the running thread gives its CPU away, and could go on. */
+static __always_inline bool yields(struct task_struct *task, bool preempt)
+{
+	return !preempt && !task->__state &&
+	       syscall_number((struct pt_regs *)bpf_task_pt_regs(task)) == SYSCALL_SCHED_YIELD;
+}
+
 /* Whether the running thread, between its calls, leaves its CPU to a thread of the same process that launches, too, and that it woke just
  * now: it handed its work over, as PyTorch's main thread and autograd's do to each other, and waits for what the other does. */
 static __noinline bool hands_over(const struct thread *thread, struct task_struct *task, __u64 now,
@@ -74,7 +87,9 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	thread->handed_over = 0;
 	if (preempt || task->__state == 0)
 		kind = SWITCH_INVOLUNTARY;
-	if (kind == SWITCH_INVOLUNTARY && hands_over(thread, task, now, next)) {
+	if (kind == SWITCH_INVOLUNTARY && yields(task, preempt)) {
+		thread->off_reason = REASON_YIELD;
+	} else if (kind == SWITCH_INVOLUNTARY && hands_over(thread, task, now, next)) {
 		await_other(thread, tgid, now, next);
 	} else if (kind == SWITCH_INVOLUNTARY) {
 		thread->off_reason = REASON_PREEMPTED;
@@ -151,6 +166,10 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 	if (!thread)
 		return 0;
 	since = thread->off_since_ns;
+	if (thread->off_reason == REASON_YIELD) {
+		charge(thread, REASON_YIELD, now - since);
+		return 0;
+	}
 	handed = was_handed_over(thread);
 	if (thread->off_reason == REASON_PREEMPTED) {
 		charge(thread, REASON_PREEMPTED, now - since);
@@ -286,7 +305,8 @@ int BPF_PROG(sched_wakeup, struct task_struct *task)
 	since = *(volatile __u64 *)&thread->off_since_ns;
 	woken = *(volatile __u64 *)&thread->woken_ns;
 	/* One that runs, or whose waker was missed, which then has no wait for a CPU. */
-	if (!since || thread->off_reason == REASON_PREEMPTED || woken < thread->on_since_ns)
+	if (!since || thread->off_reason == REASON_PREEMPTED || thread->off_reason == REASON_YIELD ||
+	    woken < thread->on_since_ns)
 		return 0;
 	await_cpu(thread, task->pid, task->thread_info.cpu, REASON_RUNQUEUE, woken > since ? woken : since);
 	return 0;

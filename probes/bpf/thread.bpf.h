@@ -93,6 +93,7 @@ static __always_inline struct thread *thread_of(struct task_struct *task)
 }
 
 #define PF_EXITING 0x4
+#define PF_KTHREAD 0x00200000
 
 /* Creates the record of a task to which the kernel refused storage. */
 static __noinline struct thread *make_hashed_thread(struct task_struct *task)

@@ -21,15 +21,6 @@
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 
-static __always_inline __u64 first_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->di;
-#else
-	return regs->orig_x0;
-#endif
-}
-
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_FUTEX 202
 #else
@@ -45,33 +36,6 @@ static __always_inline __u64 first_argument(const struct pt_regs *regs)
 #define FUTEX_CLOCK_REALTIME 0x100
 /* Value of a contended glibc mutex ("low-level lock"). */
 #define MUTEX_CONTENDED 2
-
-static __always_inline __u32 second_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->si;
-#else
-	return regs->user_regs.regs[1];
-#endif
-}
-
-static __always_inline __u32 third_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->dx;
-#else
-	return regs->user_regs.regs[2];
-#endif
-}
-
-static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return regs->r10;
-#else
-	return regs->user_regs.regs[3];
-#endif
-}
 
 /* Where glibc's mutex has the thread ID of its owner, after the futex, and the largest thread ID. */
 #define MUTEX_OWNER 8
@@ -131,16 +95,12 @@ static __noinline void note_futex(struct thread *thread, struct task_struct *tas
 }
 
 /* Classifies a wait on descriptor `fd`: only files and block devices are I/O. */
-static __always_inline __u32 descriptor_reason(struct thread *thread, struct task_struct *task, __u32 fd)
+static __always_inline __u32 descriptor_reason(struct thread *thread, struct task_struct *task, __u32 fd, __u32 writes)
 {
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file **slots, *file = 0;
+	struct file *file = file_of(task, fd);
+	__u32 local = WAITS_LOCALLY | (writes ? WAITS_FOR_ROOM : 0);
 	struct socket *socket;
 
-	if (!table || fd >= BPF_CORE_READ(table, max_fds))
-		return REASON_OTHER;
-	slots = BPF_CORE_READ(table, fd);
-	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
 	if (!file)
 		return REASON_OTHER;
 	switch (BPF_CORE_READ(file, f_inode, i_mode) & FILE_TYPE) {
@@ -150,10 +110,11 @@ static __always_inline __u32 descriptor_reason(struct thread *thread, struct tas
 		return REASON_IO;
 	case FILE_SOCKET:
 		socket = BPF_CORE_READ(file, private_data);
-		thread->waits_locally = BPF_CORE_READ(socket, sk, __sk_common.skc_family) == FAMILY_UNIX;
+		if (BPF_CORE_READ(socket, sk, __sk_common.skc_family) == FAMILY_UNIX)
+			thread->waits_for = local;
 		return REASON_NET;
 	case FILE_PIPE:
-		thread->waits_locally = 1;
+		thread->waits_for = local;
 		return REASON_POLL;
 	default:
 		return REASON_POLL;
@@ -169,6 +130,12 @@ static __always_inline bool is_frozen(struct task_struct *task)
 	       BPF_CORE_READ_BITFIELD(task, frozen);
 }
 
+/* Whether the page that a task waits for was in memory and had to go, or is in swap. */
+static __always_inline bool is_short_of_memory(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->in_memstall) && BPF_CORE_READ_BITFIELD(task, in_memstall);
+}
+
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
  * page faults sleep, besides suspended and exiting tasks. */
 static __always_inline __u32 blocked_reason(struct thread *thread, struct task_struct *task)
@@ -176,6 +143,7 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
 	__u32 reason;
+	bool in_iowait;
 
 	if (BPF_CORE_READ(task, signal, core_state))
 		return REASON_CORE_DUMP;
@@ -183,17 +151,24 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
 		return REASON_STOPPED;
-	if (number < 0)
-		return task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES) ? REASON_OTHER
-										      : REASON_PAGE_FAULT;
-	if (BPF_CORE_READ_BITFIELD(task, in_iowait))
+	in_iowait = BPF_CORE_READ_BITFIELD(task, in_iowait);
+	if (number < 0) {
+		if (task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES))
+			return REASON_OTHER;
+		if (in_iowait && !is_short_of_memory(task))
+			thread->waits_for = WAITS_FOR_FILE_PAGE;
+		return REASON_PAGE_FAULT;
+	}
+	if (in_iowait)
 		return REASON_IO;
 	if (number >= MAX_SYSCALLS)
 		return REASON_OTHER;
 	reason = syscall_reason[syscall_index(number)];
 	if (reason & FIRST_ARG_IS_FD)
-		return descriptor_reason(thread, task, first_argument(regs));
-	return reason;
+		return descriptor_reason(thread, task, first_argument(regs), reason & WRITES);
+	if (reason & ASKS_FILE_SYSTEM)
+		thread->waits_for = WAITS_IN_FILE_CALL;
+	return reason & ~ASKS_FILE_SYSTEM;
 }
 
 /* Why the running task blocks, in its record. */
@@ -203,7 +178,7 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 
 	if (!thread)
 		return 0;
-	thread->waits_locally = 0;
+	thread->waits_for = 0;
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
 	if (thread->off_reason == REASON_FUTEX)

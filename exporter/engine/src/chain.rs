@@ -60,6 +60,8 @@ labelled! {
         BlockIo = "block_io",
         /// The thread waited for pages, or reclaimed memory.
         PageFault = "page_fault",
+        /// The thread waited for another process, which was busy.
+        ProcessWait = "process_wait",
         /// The workers that prepare data did not keep up.
         DataloaderStarvation = "dataloader_starvation",
         /// The program waits for the GPU after nearly every launch.

@@ -127,7 +127,7 @@ pub(crate) fn waits_in(
     delta.waits().iter().filter(has_part).filter_map(part)
 }
 
-fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
+pub(crate) fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
     for wait in waits {
         match totals

@@ -8,7 +8,7 @@
 //!    so run-queue time after a lock was released is not part of the lock wait.
 //! 3. Purpose of the calls: first launches, graphs, allocations, large copies, a wait for the GPU after each launch.
 //!    Then the program's own code between launches.
-//! 4. Blocked: by a lock, a disk, a page, a data loader.
+//! 4. Blocked: by a lock, a disk, a page, another process, a data loader.
 //! 5. Waits for the GPU: a late rank, a throttled clock.
 //!
 //! A cause whose rest is below its threshold is not reported. The shares of one effect add up to at most 1; the rest, without what
@@ -26,7 +26,7 @@ use crate::effect::{Measured, Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Priority of causes that claim the same time. A hang comes first.
-pub(crate) const ORDER: [Cause; 18] = [
+pub(crate) const ORDER: [Cause; 19] = [
     Cause::NoisyCgroup,
     Cause::CpuPreemption,
     Cause::RunqueueWait,
@@ -39,6 +39,7 @@ pub(crate) const ORDER: [Cause; 18] = [
     Cause::LockWait,
     Cause::BlockIo,
     Cause::PageFault,
+    Cause::ProcessWait,
     Cause::DataloaderStarvation,
     Cause::NcclLateRank,
     Cause::ClockThrottling,

@@ -18,6 +18,7 @@ mod nccl_late_rank;
 mod oom_kill;
 pub(crate) mod own_threads;
 mod page_fault;
+mod process_wait;
 mod runqueue_wait;
 mod share;
 pub(crate) mod unexplained;
@@ -58,6 +59,7 @@ pub(crate) const RULES: &[Rule] = &[
     lock_wait::RULE,
     block_io::RULE,
     page_fault::RULE,
+    process_wait::RULE,
     implicit_sync::RULE,
     host_code::RULE,
     allocator_churn::RULE,

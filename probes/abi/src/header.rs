@@ -100,6 +100,8 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),
         ("MAKES_ROOM", crate::syscall::MAKES_ROOM as usize),
         ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
+        ("ASKS_FILE_SYSTEM", crate::syscall::ASKS_FILE_SYSTEM as usize),
+        ("WRITES", crate::syscall::WRITES as usize),
         ("SELF_COUNTERS", record::SELF_COUNTERS),
         ("EVENT_WORDS", event::EVENT_WORDS),
         ("STACK_FRAMES", event::STACK_FRAMES),

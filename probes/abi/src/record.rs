@@ -162,7 +162,8 @@ records! {
     }
 
     /// Wait time, and the task. `held_ns` is the part of a wait for a lock in which the other held it; of another futex wait that
-    /// in which the other thread was busy, and `behind_ns` how much of that it waited for locks.
+    /// in which the other thread was busy, and `behind_ns` how much of that it waited for locks. Of a wait for another process it is the
+    /// part that this owes: all where it makes room or serves a file, else what it computed meanwhile; of a page fault all that reads a file.
     BlameRecord as "blamed" {
         total_ns: u64,
         held_ns: u64,
@@ -413,6 +414,9 @@ records! {
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
+        /// When `fed_share` was last computed, and the CPU time of `fed_by` until then.
+        fed_at_ns: u64,
+        fed_ran_ns: u64,
         /// Lookup keys of the call programs, stored here instead of on their stacks.
         kernel_key: KernelKey,
         hist_key: HistKey,
@@ -423,8 +427,12 @@ records! {
         doubts: u32,
         /// Index of the newest of `retries`, modulo their number.
         newest_retry: u32,
-        /// 1 when its last wait on a descriptor was for a pipe or a socket of this host: no interrupt ends it.
-        waits_locally: u32,
+        /// What its last blocked wait is for, as far as that was known when it began: `WAITS_` bits.
+        waits_for: u32,
+        /// The thread of another process that woke it last, 0 before the first and after one that ended; and for what part of 1,024 that
+        /// had a CPU before it did.
+        fed_by: u32,
+        fed_share: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -283,7 +283,8 @@ pub struct Wait {
     /// How long in all.
     pub total: Nanos,
     /// How much of a wait for a lock the other held it; of another futex wait, how long a thread of the same process had not
-    /// idled before it ended the wait.
+    /// idled before it ended the wait. Of a wait for another process, what that owes: all where it makes room or serves a file, else what
+    /// it computed meanwhile. Of a page fault, all that reads a file.
     pub held: Nanos,
     /// How much of a wait for the work of a thread of the same process that thread waited for locks.
     pub behind: Nanos,

@@ -47,7 +47,8 @@ shared_enum! {
         PageFault = "page_fault",
         /// Blocked in `ioctl`, the way into GPU drivers.
         GpuDriver = "gpu_driver",
-        /// Blocked until a descriptor is ready: poll, select, epoll, or reading a pipe, terminal or event descriptor.
+        /// Blocked until a descriptor is ready, a signal or a message comes: poll, select, epoll, or reading a pipe, terminal or event
+        /// descriptor.
         Poll = "poll",
         /// Blocked on a socket.
         Net = "net",
@@ -64,6 +65,10 @@ shared_enum! {
         /// Blocked on a futex that is a held lock: a mutex of the C library, or a lock that its threads poll, as Python's for its
         /// interpreter.
         Lock = "lock",
+        /// It gave its CPU away (`sched_yield`) and could run again at any time.
+        Yield = "yield",
+        /// Blocked until a child process ends, or has another program.
+        Child = "child",
     }
 }
 

@@ -5,6 +5,10 @@ use crate::state::Reason;
 
 /// Set in a reason when the call's first argument is the descriptor that it waits on.
 pub(crate) const FIRST_ARG_IS_FD: u8 = 0x80;
+/// Set when the call asks a file system: if that ends the wait, it was for a file.
+pub(crate) const ASKS_FILE_SYSTEM: u8 = 0x40;
+/// Set when the call writes: it waits until a reader has made room.
+pub(crate) const WRITES: u8 = 0x20;
 
 /// The call wakes threads that wait on a futex.
 pub(crate) const WAKES_FUTEX: u8 = 1;
@@ -104,7 +108,36 @@ const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
         Reason::Poll,
         &["poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"],
     ),
+    (
+        Reason::Poll,
+        &[
+            "pause",
+            "rt_sigtimedwait",
+            "rt_sigsuspend",
+            "msgrcv",
+            "mq_timedreceive",
+            "semop",
+            "semtimedop",
+        ],
+    ),
     (Reason::Sleep, &["nanosleep", "clock_nanosleep"]),
+    (Reason::Child, &["wait4", "waitid", "fork", "vfork", "clone", "clone3"]),
+];
+
+/// System calls that ask a file system about names and files. One that waits for a disk says so itself.
+const ON_FILES: &[&str] = &[
+    "open", "openat", "openat2", "creat", "close", "stat", "lstat", "fstat", "newfstatat", "statx",
+    "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents", "getdents64",
+    "chdir", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
+    "link", "linkat", "symlink", "symlinkat", "truncate", "ftruncate", "chmod", "fchmod",
+    "fchmodat", "chown", "lchown", "fchown", "fchownat", "utimensat", "statfs", "fstatfs",
+    "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr", "setxattr",
+    "lsetxattr", "fsetxattr", "execve", "execveat",
+];
+
+/// Those that write to a descriptor or a socket.
+const WRITERS: &[&str] = &[
+    "write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg",
 ];
 
 /// The reason of every system-call number, given the number of each name on this architecture; names that the
@@ -119,11 +152,21 @@ pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX
             }
         }
     }
-    for (reason, names) in [(Reason::Io, ON_ANY_FD), (Reason::Net, ON_SOCKET)] {
+    let flagged = [
+        (Reason::Io as u8 | FIRST_ARG_IS_FD, ON_ANY_FD),
+        (Reason::Net as u8 | FIRST_ARG_IS_FD, ON_SOCKET),
+        (Reason::Other as u8 | ASKS_FILE_SYSTEM, ON_FILES),
+    ];
+    for (flagged, names) in flagged {
         for number in names.iter().filter_map(|name| number_of(name)) {
             if let Some(entry) = reasons.get_mut(number) {
-                *entry = reason as u8 | FIRST_ARG_IS_FD;
+                *entry = flagged;
             }
+        }
+    }
+    for number in WRITERS.iter().filter_map(|name| number_of(name)) {
+        if let Some(entry) = reasons.get_mut(number) {
+            *entry |= WRITES;
         }
     }
     reasons
@@ -138,6 +181,20 @@ mod tests {
         let reasons = reason_of_syscalls(|name| (name == "futex").then_some(202));
         assert_eq!(reasons[202], Reason::Futex as u8);
         assert_eq!(reasons.iter().filter(|&&r| r != Reason::Other as u8).count(), 1);
+    }
+
+    #[test]
+    fn those_that_write_say_so_beside_their_reason() {
+        let reasons = reason_of_syscalls(|name| match name {
+            "read" => Some(0),
+            "write" => Some(1),
+            "openat" => Some(2),
+            _ => None,
+        });
+        assert_eq!(reasons[0], Reason::Io as u8 | FIRST_ARG_IS_FD);
+        assert_eq!(reasons[1], Reason::Io as u8 | FIRST_ARG_IS_FD | WRITES);
+        assert_eq!(reasons[2], Reason::Other as u8 | ASKS_FILE_SYSTEM);
+        assert!(Reason::COUNT <= usize::from(WRITES), "reasons and flags share a byte");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use gpucause_abi::state::Reason;
 
 use super::share::{Share, best, lost, lost_part};
 use super::{Rule, own_threads};
-use crate::chain::{Cause, Culprit, Effect, Feeder, Step};
+use crate::chain::{Cause, Culprit, Effect, Feeder, Severity, Step};
 use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
@@ -146,6 +146,8 @@ pub(super) fn detection(
     };
     Detection {
         culprit,
+        // Nothing that could be moved had the CPU.
+        most: if was_idle { Severity::Low } else { Severity::Critical },
         path: vec![
             Step::new(from, &victim, mechanism, named.map_or(share.time, |wait| wait.total)),
             Step::new(

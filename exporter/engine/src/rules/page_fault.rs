@@ -3,7 +3,7 @@
 use gpucause_abi::state::Reason;
 
 use super::Rule;
-use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
+use super::share::{Blocked, Blocking, MOST, OFF_CPU_ACCOUNTS, Words, blocked, lost_part};
 use crate::chain::Cause;
 use crate::context::Context;
 use crate::detection::Detection;
@@ -12,13 +12,36 @@ const WAIT: Blocked = Blocked {
     cause: Cause::PageFault,
     reason: Reason::PageFault,
     claim: |_, thread, _| lost_part(thread, &[Reason::PageFault]),
-    by: "memory",
     mechanism: "page faults",
     state: "blocked in a page fault",
-    sentence: "Page faults took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
-               {explained_share|percent} of its {effect}.",
-    fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for memory pressure.",
+    words,
 };
+
+/// Memory is short only where a page had been in it, or comes from swap: the kernel knows those.
+fn words(blocking: &Blocking) -> Words {
+    match blocking {
+        Blocking { server: Some(_), .. } => Words {
+            by: "file system",
+            sentence: "Page faults on mapped files of the file system that {server} serves took {taken_share|percent} of the last \
+                       {window_seconds|seconds} of {comm} and explain {explained_share|percent} of its {effect}.",
+            fix: "Copy the data to a local disk before the training, or read it ahead from another thread (MADV_POPULATE_READ).",
+        },
+        Blocking { file_share, .. } if *file_share >= MOST => Words {
+            by: "mapped file",
+            sentence: "Page faults took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
+                       {explained_share|percent} of its {effect}; {file_share|percent} of that time they read mapped files that were not in \
+                       memory.",
+            fix: "Read the file ahead from another thread (MADV_WILLNEED or MADV_POPULATE_READ), or read it with read() in loader workers.",
+        },
+        Blocking { .. } => Words {
+            by: "memory",
+            sentence: "Page faults took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
+                       {explained_share|percent} of its {effect}.",
+            fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for \
+                  memory pressure.",
+        },
+    }
+}
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::PageFault,

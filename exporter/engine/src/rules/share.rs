@@ -1,13 +1,13 @@
 //! Shared by rules for off-CPU time: which effect the time explains best, and what the victim lost.
 
-use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
-use crate::detection::{Detection, Sentence, name_of};
+use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::{Claim, part};
 use crate::effect::{Measured, Phases, ratio, total};
 
@@ -151,11 +151,28 @@ pub(super) struct Blocked {
     pub(super) cause: Cause,
     pub(super) reason: Reason,
     pub(super) claim: Claim,
-    /// What it waited for.
-    pub(super) by: &'static str,
     pub(super) mechanism: &'static str,
     /// State of the thread.
     pub(super) state: &'static str,
+    pub(super) words: fn(&Blocking) -> Words,
+}
+
+/// What is known of what a thread was blocked by.
+#[derive(Debug)]
+pub(super) struct Blocking {
+    /// The process that serves the file system which most of it was for.
+    pub(super) server: Option<Culprit>,
+    /// The share that the kernel knows to be reads of files: of page faults only.
+    pub(super) file_share: f64,
+    /// The disk that was busiest for the process, and its seconds as a share of the time.
+    pub(super) disk_share: f64,
+}
+
+/// How a detection says it.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// What the thread waited for.
+    pub(super) by: &'static str,
     /// A template, see [`render`](crate::template::render).
     pub(super) sentence: &'static str,
     pub(super) fix: &'static str,
@@ -167,15 +184,34 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     let reasons = [wait.reason];
     let share =
         best(context, process, wait.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
-    let evidence = share.evidence();
+    let waits = process.waits_of(share.tid, share.effect, &reasons);
+    let all = total(waits.iter().map(|wait| wait.total));
+    let served = |wait: &&Wait| wait.tgid.is_some() && ratio(wait.total, all) >= MOST;
+    let server = waits.iter().find(served).and_then(culprit_of);
+    let file_share = ratio(total(waits.iter().map(|wait| wait.held)), all);
+    let disk = share.effect.delta(process).busiest_disk();
+    let disk_share = disk.map_or(0.0, |disk| ratio(disk.time, share.time));
+    let blocking = Blocking { server, file_share, disk_share };
+    let words = (wait.words)(&blocking);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let name = blocking.server.as_ref().map(|server| server.comm.clone());
+    let mut evidence = share.evidence().with("file_share", file_share);
+    let mut sentence = Sentence::new(words.sentence, [("comm", &*comm)]).and("server", name.as_deref());
+    if let Some(disk) = disk {
+        evidence = evidence
+            .with("disk_seconds", disk.time.as_secs_f64())
+            .with("disk_requests", disk.requests as f64);
+        sentence = sentence.and("disk", Some(&disk.device.to_text()));
+    }
+    let by = name.unwrap_or_else(|| words.by.to_owned());
     Some(Detection {
         path: vec![
-            Step::new(wait.by, &victim, share.mechanism(wait.mechanism), share.time),
+            Step::new(by, &victim, share.mechanism(wait.mechanism), share.time),
             Step::new(victim, share.effect.effect.label(), share.mechanism(wait.state), share.time),
         ],
-        sentence: Sentence::new(wait.sentence, [("comm", &*comm)]),
-        fix: wait.fix.into(),
+        culprit: blocking.server,
+        sentence,
+        fix: words.fix.into(),
         ..share.detection(wait.cause, (index, process), wait.claim, evidence)
     })
 }

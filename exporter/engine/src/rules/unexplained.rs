@@ -1,5 +1,7 @@
 //! Unexplained time: the part of a launch tail without a cause, and lost time without one.
 //!
+//! Time blocked in system calls that have no reason of their own has no other cause at all: it is named with the task that ended most of it.
+//!
 //! The law: the share of the time that is shown as lost, the mean over the threads that launch, exceeds the share that all chains took by at
 //! most [`MOST_UNNAMED`]. There is one exception: [short waits for CPUs](super::cpu_preemption::is_little) without a culprit outside of the
 //! program.
@@ -10,10 +12,10 @@ use gpucause_abi::state::{Phase, Reason, State};
 use super::Rule;
 use super::share::{CAUSES, MOST, lost_part};
 use crate::chain::{Cause, Chain, Effect, Evidence, Severity, Step};
-use crate::context::Context;
+use crate::context::{Context, total_by_name, waits_in};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, explained, less};
+use crate::divide::{Span, explained, less, part};
 use crate::effect::{Measured, Phases, ratio, total};
 
 /// Least unexplained share of a tail: the width of histogram slots limits the accuracy of its size.
@@ -26,7 +28,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_cuda_call_offcpu_seconds_total",
         "gpucause_dispatcher_seconds_total",
     ],
-    needs: "a tail of launches of severity low that no other cause explains, or 3 % of the time lost in waits for locks, disks and pages that are too short to be causes by themselves",
+    needs: "a tail of launches of severity low that no other cause explains, or 3 % of the time lost in waits for locks, disks and pages that are too short to be causes by themselves, or blocked in system calls that have no reason of their own",
     during_warm_up: false,
     evaluate,
 };
@@ -97,7 +99,11 @@ const BLOCKED: [Reason; 3] = [Reason::Lock, Reason::Io, Reason::PageFault];
 const THEIR_CAUSES: [Cause; 3] = [Cause::LockWait, Cause::BlockIo, Cause::PageFault];
 
 fn blocked(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
-    lost_part(thread, &BLOCKED)
+    let mut blocked = lost_part(thread, &BLOCKED);
+    blocked.merge(&part(&thread.time, |phase, state| {
+        state == State::Off(Reason::Other) && phase != Phase::Sync
+    }));
+    blocked
 }
 
 /// Time lost by one thread that no detection takes, of this thread or, for the same cause, of another.
@@ -106,7 +112,7 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     let span = process.span();
     let unnamed = |thread: &ThreadDelta| {
         let claims = found.iter().filter_map(|own| own.claim);
-        claims.fold(lost_part(thread, &BLOCKED), |rest, (claim, phases)| {
+        claims.fold(blocked(&span, thread, Phases::Feeding), |rest, (claim, phases)| {
             less(rest, &claim(&span, thread, phases))
         })
     };
@@ -120,19 +126,33 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     if taken_share < least || wanted.iter().any(|rule| !rule.enabled) {
         return None;
     }
-    let [lock, io, page_fault] = BLOCKED.map(|reason| {
+    let seconds = |reason| {
         let time = Phase::ALL.iter().map(|&phase| taken.at(phase, State::Off(reason)));
         total(time).as_secs_f64()
-    });
+    };
+    let [lock, io, page_fault] = BLOCKED.map(seconds);
+    let other = seconds(Reason::Other);
+    let is_short = other < MOST * taken.total().as_secs_f64();
+    let others = waits_in(&process.short, Some(thread.tid), Phases::Feeding, &[Reason::Other]);
+    let ender = total_by_name(others).first().map(|wait| wait.on.to_text());
     let evidence = Evidence::default()
         .with("taken_share", taken_share)
         .with("lock_seconds", lock)
         .with("io_seconds", io)
-        .with("page_fault_seconds", page_fault);
+        .with("page_fault_seconds", page_fault)
+        .with("other_seconds", other);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let sentence = "Of the last {window_seconds|seconds} of {comm}, {taken_share|percent} were lost in short waits for which no \
-                    cause was found: {lock_seconds|seconds} for locks, {io_seconds|seconds} for disks and \
-                    {page_fault_seconds|seconds} for pages.";
+    let sentence = match is_short {
+        true => {
+            "Of the last {window_seconds|seconds} of {comm}, {taken_share|percent} were lost in short waits for which no \
+             cause was found: {lock_seconds|seconds} for locks, {io_seconds|seconds} for disks, \
+             {page_fault_seconds|seconds} for pages and {other_seconds|seconds} in other system calls."
+        }
+        false => {
+            "For {taken_share|percent} of the last {window_seconds|seconds} {comm} was blocked and no cause was found: \
+             {other_seconds|seconds} in system calls that wait for neither a lock, a file nor a device[; {ender} ended most of it]."
+        }
+    };
     Some(Detection {
         tid: Some(thread.tid),
         path: vec![Step::new(victim, Effect::LaunchGap.label(), "off the CPU", taken.total())],
@@ -140,8 +160,8 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         claim: Some((blocked, Phases::Feeding)),
         taken_share,
         explained: 0.0,
-        most: Severity::Low,
-        sentence: Sentence::new(sentence, [("comm", &*comm)]),
+        most: if is_short { Severity::Low } else { Severity::Medium },
+        sentence: Sentence::new(sentence, [("comm", &*comm)]).and("ender", ender.as_deref()),
         fix: SHORT_WAITS.into(),
         ..Detection::new(Cause::Unexplained, Effect::LaunchGap, index, evidence)
     })

@@ -117,7 +117,9 @@ impl Part {
             | Reason::Other
             | Reason::Frozen
             | Reason::Stopped
-            | Reason::CoreDump => Self::Blocked,
+            | Reason::CoreDump
+            | Reason::Yield
+            | Reason::Child => Self::Blocked,
         }
     }
 }

@@ -1,0 +1,134 @@
+//! The victim waited for another process, which was busy: a reader that does not keep up, a child that compiles, a parent that prepares
+//! the work, a driver's service.
+//!
+//! What the other process owes of a wait is measured in the kernel. Where the victim asked for something, as room in a pipe, that is all
+//! of it. A thread that reads may be idle: then only what the other computed meanwhile counts, and only if it did nothing else.
+
+use gpucause_abi::snapshot::{TimeAccount, Wait};
+use gpucause_abi::state::{Reason, Relation, State};
+use gpucause_abi::{Nanos, Tid};
+
+use super::Rule;
+use super::share::best;
+use crate::chain::{Cause, Step};
+use crate::context::{Context, Process, total_by_name, waits_in};
+use crate::delta::{Delta, ThreadDelta};
+use crate::detection::{Detection, Sentence, culprit_of, name_of};
+use crate::divide::{Span, at_most, part};
+use crate::effect::{Measured, Phases, ratio, total};
+
+/// Reasons of waits that another process can end, but for files, which are causes of their own.
+const WAITS: [Reason; 4] = [Reason::Poll, Reason::Net, Reason::Child, Reason::GpuDriver];
+/// Of the waits that a process ended, the least share that it owes.
+const MIN_OWED: f64 = 0.8;
+
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::ProcessWait,
+    reads: &["gpucause_dispatcher_seconds_total", "gpucause_blocked_on_seconds_total"],
+    needs: "waits for another process are part of an effect: for room in a pipe or local socket, a file system or a driver that it serves, or for \
+            its end or its data while it computes for 80 % of them; workers that prepare data are another cause",
+    during_warm_up: false,
+    evaluate,
+};
+
+/// Waits of one thread for processes that owe nearly all of them, most time first.
+fn owed(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases, reasons: &[Reason]) -> Vec<Wait> {
+    let of_process = |wait: &Wait| {
+        wait.tgid.is_some() && matches!(wait.relation, Relation::Other | Relation::Worker)
+    };
+    let waits = total_by_name(waits_in(delta, tid, phases, reasons).filter(of_process));
+    waits.into_iter().filter(|wait| ratio(wait.held, wait.total) >= MIN_OWED).collect()
+}
+
+fn sum(waits: &[Wait]) -> Nanos {
+    total(waits.iter().map(|wait| wait.held))
+}
+
+fn owed_in(process: &Process<'_>, effect: &Measured) -> Nanos {
+    let delta = effect.delta(process);
+    let by_reason = WAITS.iter().map(|&reason| {
+        sum(&owed(delta, effect.tid, effect.phases, &[reason])).min(effect.offcpu(&[reason]))
+    });
+    total(by_reason)
+}
+
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
+    let mut claim = TimeAccount::default();
+    for reason in WAITS {
+        let waited = part(&thread.time, |phase, state| {
+            state == State::Off(reason) && phases.contain(phase)
+        });
+        let most = sum(&owed(span.delta, Some(thread.tid), phases, &[reason]));
+        claim.merge(&at_most(waited, most));
+    }
+    claim
+}
+
+/// What to do about a wait for this reason.
+fn fix(reason: Reason, name: &str, pid: u32) -> String {
+    let what = match reason {
+        Reason::Child => {
+            "Let it do so before the training, or once for all: warm up all shapes, and keep compiled kernels in a cache on a local disk."
+        }
+        Reason::GpuDriver => "It has to answer before the call returns.",
+        _ => {
+            "Where it reads what the thread writes, write less, or from another thread; where it prepares the work, prepare it ahead, or in more processes."
+        }
+    };
+    format!("Find what {name} (PID {pid}) does meanwhile. {what}")
+}
+
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let cause = Cause::ProcessWait;
+    let share = best(
+        context,
+        process,
+        cause,
+        |effect| owed_in(process, effect),
+        |effect, thread| {
+            let delta = effect.delta(process);
+            claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
+        },
+    )?;
+    let delta = share.effect.delta(process);
+    let waits = owed(delta, Some(share.tid), share.effect.phases, &WAITS);
+    let waits = if waits.is_empty() {
+        owed(delta, None, share.effect.phases, &WAITS)
+    } else {
+        waits
+    };
+    let worst = waits.first()?;
+    let culprit = culprit_of(worst)?;
+    let evidence = share
+        .evidence()
+        .with("culprit_share", ratio(worst.total, total(waits.iter().map(|wait| wait.total))))
+        .with("culprit_seconds", worst.total.as_secs_f64())
+        .with("owed_seconds", worst.held.as_secs_f64());
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let name = culprit.comm.clone();
+    let (mechanism, sentence) = match worst.reason {
+        Reason::Child => (
+            "did not end",
+            "Waiting for its child {culprit} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+             {explained_share|percent} of its {effect}; {culprit} computed for {owed_seconds|seconds} of {culprit_seconds|seconds}.",
+        ),
+        _ => (
+            "kept it waiting",
+            "Waiting for the process {culprit} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+             {explained_share|percent} of its {effect}; {culprit} owes {owed_seconds|seconds} of {culprit_seconds|seconds}: it computed, or \
+             had to answer or to read first.",
+        ),
+    };
+    let from = format!("{name} ({})", culprit.pid);
+    Some(Detection {
+        path: vec![
+            Step::new(from, &victim, share.mechanism(mechanism), share.time),
+            Step::new(victim, share.effect.effect.label(), share.mechanism("blocked"), share.time),
+        ],
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("culprit", &*name)]),
+        fix: fix(worst.reason, &name, culprit.pid),
+        culprit: Some(culprit),
+        ..share.detection(cause, (index, process), claim, evidence)
+    })
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* What a thread waits for from another process: room to write, a file that it serves, the end of a child, work to do.
+ *
+ * Whoever writes to a full pipe or asks a file system has work: the other process owes all of the wait. Whoever reads, or waits for a child,
+ * may as well be idle: the other process owes what it computed meanwhile. The kernel's count of its CPU time tells; that of a task that
+ * runs is updated at its ticks only, so it is compared over some of them. */
+#pragma once
+
+/* Bits of a thread's `waits_for`. On a pipe or a socket of this host: no interrupt ends the wait. */
+#define WAITS_LOCALLY 1
+/* Until a reader of such a pipe or socket makes room. */
+#define WAITS_FOR_ROOM 2
+/* In a system call that asks a file system. */
+#define WAITS_IN_FILE_CALL 4
+/* For a page that is read from a file, where memory is not short. */
+#define WAITS_FOR_FILE_PAGE 8
+
+/* Beside the bits of system calls: the waker serves a file system, and answers. */
+#define WAKES_FILES 0x10
+
+/* Linux's /dev/fuse: MKDEV(MISC_MAJOR, FUSE_MINOR). */
+#define FUSE_DEVICE (10 << 20 | 229)
+
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_SPLICE 275
+#else
+#define SYSCALL_SPLICE 76
+#endif
+
+/* The open file of a task's descriptor; 0 when there is none. */
+static __noinline struct file *file_of(struct task_struct *task, __u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **slots, *file = 0;
+
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	slots = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
+	return file;
+}
+
+/* Whether the running task, in a system call that writes, answers for a file system in user space. */
+static __noinline bool serves_files(struct task_struct *task)
+{
+	const struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u32 fd = syscall_number(regs) == SYSCALL_SPLICE ? third_argument(regs) : first_argument(regs);
+	struct file *file = file_of(task, fd);
+
+	return file && BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
+}
+
+#define FED_WHOLE 1024
+/* Some ticks of the slowest timer. */
+#define FED_EVERY_NS 20000000ULL
+
+static __always_inline __u32 fed_share_of(__u64 ran, __u64 lived)
+{
+	return !lived || ran >= lived ? FED_WHOLE : ran * FED_WHOLE / lived;
+}
+
+/* The share of its life for which a process that ends had a CPU, with the children that it has waited for. */
+static __noinline __u32 share_of_life(struct task_struct *task, __u64 now)
+{
+	__u64 began = BPF_CORE_READ(task, group_leader, start_time);
+	__u64 ran = BPF_CORE_READ(task, se.sum_exec_runtime) + BPF_CORE_READ(task, signal, sum_sched_runtime) +
+		    BPF_CORE_READ(task, signal, cutime) + BPF_CORE_READ(task, signal, cstime);
+
+	return fed_share_of(ran, now > began ? now - began : 0);
+}
+
+/* The running task, of another process, wakes the thread: for what share of the time since it last did so it had a CPU. */
+static __noinline void note_feeder(struct thread *thread)
+{
+	struct task_struct *feeder = bpf_get_current_task_btf();
+	__u64 ran = feeder->se.sum_exec_runtime, now = bpf_ktime_get_ns();
+
+	if (feeder->flags & PF_EXITING) {
+		thread->fed_by = 0;
+		thread->fed_share = share_of_life(feeder, now);
+		return;
+	}
+	if (thread->fed_by == feeder->pid && now - thread->fed_at_ns < FED_EVERY_NS)
+		return;
+	thread->fed_share =
+		thread->fed_by == feeder->pid ? fed_share_of(ran - thread->fed_ran_ns, now - thread->fed_at_ns) : 0;
+	thread->fed_by = feeder->pid;
+	thread->fed_at_ns = now;
+	thread->fed_ran_ns = ran;
+}
+
+/* How much of a blocked wait of this length, for no lock, the process that ended it owes. A worker that prepares data owes nothing here: its
+ * own account says what it did. */
+static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, __u64 ns)
+{
+	__u32 relation = thread->waker.relation;
+
+	if (reason == REASON_PAGE_FAULT && thread->waits_for & WAITS_FOR_FILE_PAGE)
+		return ns;
+	if (relation != RELATION_OTHER && relation != RELATION_WORKER)
+		return 0;
+	if (thread->wakes & WAKES_FILES || thread->waits_for & WAITS_FOR_ROOM)
+		return ns;
+	if (reason == REASON_CHILD || (relation == RELATION_OTHER && (reason == REASON_POLL || reason == REASON_NET)))
+		return ns / FED_WHOLE * thread->fed_share;
+	return 0;
+}
+
+/* What the wait of a thread was for, where only the one that ends it tells: a call that asks a file system sleeps for much else. */
+static __always_inline void settle_reason(struct thread *thread, const struct task_struct *waker)
+{
+	if (thread->off_reason != REASON_OTHER || !(thread->waits_for & WAITS_IN_FILE_CALL))
+		return;
+	if (thread->wakes & WAKES_FILES || !waker->pid || waker->flags & PF_KTHREAD)
+		thread->off_reason = REASON_IO;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* The system call that a task is in, and its arguments. */
+#pragma once
+
+static __always_inline long syscall_number(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (long)regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+/* The mask is kept where comparisons make it redundant: on arm64 the verifier of Linux 6.1 does not know them any more. */
+static __always_inline __u32 syscall_index(long number)
+{
+	__u32 index = number;
+
+	barrier_var(index);
+	return index & (MAX_SYSCALLS - 1);
+}
+
+static __always_inline __u64 first_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->di;
+#else
+	return regs->orig_x0;
+#endif
+}
+
+static __always_inline __u32 second_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->si;
+#else
+	return regs->user_regs.regs[1];
+#endif
+}
+
+static __always_inline __u32 third_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->dx;
+#else
+	return regs->user_regs.regs[2];
+#endif
+}
+
+static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->r10;
+#else
+	return regs->user_regs.regs[3];
+#endif
+}
