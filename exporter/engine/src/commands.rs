@@ -155,8 +155,9 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
             python.into_iter().chain([holder.unwrap_or_else(|| stacks(pid))]).collect()
         }
         Cause::BlockIo => vec![file_of_call(pid, tid), record(pid)],
+        Cause::PageFault if culprit.is_some() => vec![record(pid)],
         Cause::PageFault => vec![format!("grep -E 'VmRSS|VmSwap' /proc/{pid}/status"), record(pid)],
-        Cause::DataloaderStarvation => {
+        Cause::DataloaderStarvation | Cause::ProcessWait => {
             let worker = culprit.map_or(pid, |worker| worker.pid);
             let is_python = culprit.map_or(place, |worker| &worker.place).python;
             vec![if is_python { stack(worker) } else { format!("top -b -n 1 -H -p {worker}") }]

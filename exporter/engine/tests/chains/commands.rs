@@ -50,6 +50,7 @@ fn expected(chain: &Chain) -> &'static str {
         }
         Cause::PageFault => "Run: `grep -E 'VmRSS|VmSwap' /proc/100/status`, ",
         Cause::DataloaderStarvation => "Run: `top -b -n 1 -H -p 20",
+        Cause::ProcessWait => "Run: `top -b -n 1 -H -p 300`.",
         Cause::NcclLateRank => {
             "Run: `gpucause explain --url http://localhost:19400 --pid 102`, `gdb -p 102 -batch -ex "
         }

@@ -18,6 +18,7 @@ mod healthy;
 mod job;
 mod laws;
 mod lost;
+mod others;
 mod over_time;
 mod own_code;
 mod own_threads;

@@ -97,6 +97,16 @@ pub(crate) fn on_disk() -> Host {
     host
 }
 
+/// The thread writes its log to a pipe whose reader is slow.
+pub(crate) fn behind_a_reader() -> Host {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.waits(Reason::Poll, Task("log-shipper", 300, Relation::Other), 900 * MS, 900 * MS);
+    });
+    host
+}
+
 pub(crate) fn paging() -> Host {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
@@ -307,7 +317,7 @@ pub(crate) fn slow_data_set(train: &mut Process) {
 }
 
 /// Every scenario.
-pub(crate) const ALL: [fn() -> Host; 23] = [
+pub(crate) const ALL: [fn() -> Host; 24] = [
     computing,
     short_of_memory,
     preempted,
@@ -317,6 +327,7 @@ pub(crate) const ALL: [fn() -> Host; 23] = [
     locked_in_launches,
     on_disk,
     paging,
+    behind_a_reader,
     starved,
     starved_through_a_pinning_thread,
     syncing,
