@@ -34,6 +34,7 @@ mod lifecycle;
 mod live_page;
 mod nvml;
 mod observation;
+mod other_process;
 mod page;
 #[path = "../fixture/poll.rs"]
 mod poll;

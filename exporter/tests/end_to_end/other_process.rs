@@ -1,0 +1,107 @@
+//! Waits for another process are named with it, whatever the system call; a thread that yields its CPU waits for nobody.
+
+use crate::chains::chain_of;
+use crate::exporter::Exporter;
+use crate::poll::until;
+use crate::python::Python;
+use crate::workload::{Workload, libraries};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/other_process.py");
+/// Launches of a process before something is wrong: it is warm then.
+const WARM: f64 = 20_000.0;
+/// What is found is found by then.
+const FOUND_WITHIN: Duration = Duration::from_secs(12);
+
+/// A program that is about to wait for another process.
+struct Waiter {
+    kind: &'static str,
+    python: Python,
+    pid: String,
+}
+
+impl Waiter {
+    fn start(kind: &'static str) -> Self {
+        let python = Command::new("/usr/bin/python3")
+            .args([SCRIPT, kind])
+            .arg(libraries().join("libcudart.so.12"))
+            .env("GPUCAUSE_FAKE", "cudaLaunchKernel:spin=20us")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut python = Python(python.expect("python3 is installed"));
+        let mut pid = String::new();
+        BufReader::new(python.0.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+        Self { kind, python, pid: pid.trim().to_owned() }
+    }
+
+    fn until_warm(&self, exporter: &Exporter) {
+        until("launches", || {
+            let launches = exporter.samples().sum("gpucause_launches_total", &[("pid", &self.pid)]);
+            (launches > WARM).then_some(())
+        });
+    }
+
+    fn go(&mut self) {
+        writeln!(self.python.0.stdin.as_mut().unwrap()).unwrap();
+    }
+}
+
+fn observed() -> (Exporter, Workload) {
+    let exporter = Exporter::start(&[]);
+    let mut keeper = Workload::start(&["calls", "--calls=1"]);
+    keeper.work();
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    (exporter, keeper)
+}
+
+#[test]
+fn whom_a_thread_waits_for_is_named_whatever_the_system_call() {
+    let (exporter, _keeper) = observed();
+    // Those together that leave the CPUs idle.
+    let together: [&[_]; 2] = [
+        &[
+            ("reader", "process_wait", "log-shipper"),
+            ("stat", "block_io", "archive-mount"),
+            ("read", "block_io", "archive-mount"),
+            ("fault", "page_fault", "archive-mount"),
+        ],
+        &[("child", "process_wait", "ptxas"), ("parent", "process_wait", "engine")],
+    ];
+    for kinds in together {
+        let mut waiters: Vec<_> = kinds.iter().map(|(kind, ..)| Waiter::start(kind)).collect();
+        waiters.iter().for_each(|waiter| waiter.until_warm(&exporter));
+        waiters.iter_mut().for_each(Waiter::go);
+        for (waiter, &(kind, cause, culprit)) in waiters.iter().zip(kinds) {
+            let chain = until(waiter.kind, || {
+                chain_of(&exporter, &waiter.pid, cause)
+                    .filter(|chain| chain["culprit"]["comm"] == culprit)
+            });
+            assert!(chain["explained"].as_f64().unwrap() >= 0.8, "{kind}: {chain}");
+            let text = format!("{} {}", chain["sentence"], chain["fix"]);
+            assert!(text.contains(culprit), "{text}");
+            assert!(!text.contains("faster disk") && !text.contains("more memory"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_yields_its_cpu_while_it_has_nothing_to_do_is_not_preempted() {
+    let (exporter, _keeper) = observed();
+    let mut waiter = Waiter::start("yield");
+    waiter.go();
+    let yielded = || {
+        let labels = [("pid", &*waiter.pid), ("state", "yield")];
+        exporter.samples().sum("gpucause_dispatcher_seconds_total", &labels)
+    };
+    until("time that it gave away", || (yielded() > 1.0).then_some(()));
+    let begin = Instant::now();
+    until("evaluations", || (begin.elapsed() > FOUND_WITHIN).then_some(()));
+    for cause in ["cpu_preemption", "runqueue_wait"] {
+        let chain = chain_of(&exporter, &waiter.pid, cause);
+        let is_much = |chain: &serde_json::Value| chain["severity"] != "low";
+        assert!(!chain.as_ref().is_some_and(is_much), "{chain:?}");
+    }
+}
