@@ -50,6 +50,51 @@ pub(crate) fn syscall_number(name: &str) -> Option<usize> {
         "connect" => libc::SYS_connect,
         "nanosleep" => libc::SYS_nanosleep,
         "clock_nanosleep" => libc::SYS_clock_nanosleep,
+        "openat" => libc::SYS_openat,
+        "openat2" => libc::SYS_openat2,
+        "fstat" => libc::SYS_fstat,
+        "newfstatat" => libc::SYS_newfstatat,
+        "statx" => libc::SYS_statx,
+        "faccessat" => libc::SYS_faccessat,
+        "faccessat2" => libc::SYS_faccessat2,
+        "readlinkat" => libc::SYS_readlinkat,
+        "getdents64" => libc::SYS_getdents64,
+        "chdir" => libc::SYS_chdir,
+        "mkdirat" => libc::SYS_mkdirat,
+        "unlinkat" => libc::SYS_unlinkat,
+        "renameat2" => libc::SYS_renameat2,
+        "linkat" => libc::SYS_linkat,
+        "symlinkat" => libc::SYS_symlinkat,
+        "truncate" => libc::SYS_truncate,
+        "ftruncate" => libc::SYS_ftruncate,
+        "fchmod" => libc::SYS_fchmod,
+        "fchmodat" => libc::SYS_fchmodat,
+        "fchown" => libc::SYS_fchown,
+        "fchownat" => libc::SYS_fchownat,
+        "utimensat" => libc::SYS_utimensat,
+        "statfs" => libc::SYS_statfs,
+        "fstatfs" => libc::SYS_fstatfs,
+        "getxattr" => libc::SYS_getxattr,
+        "lgetxattr" => libc::SYS_lgetxattr,
+        "fgetxattr" => libc::SYS_fgetxattr,
+        "listxattr" => libc::SYS_listxattr,
+        "llistxattr" => libc::SYS_llistxattr,
+        "flistxattr" => libc::SYS_flistxattr,
+        "setxattr" => libc::SYS_setxattr,
+        "lsetxattr" => libc::SYS_lsetxattr,
+        "fsetxattr" => libc::SYS_fsetxattr,
+        "execve" => libc::SYS_execve,
+        "execveat" => libc::SYS_execveat,
+        "rt_sigtimedwait" => libc::SYS_rt_sigtimedwait,
+        "rt_sigsuspend" => libc::SYS_rt_sigsuspend,
+        "msgrcv" => libc::SYS_msgrcv,
+        "mq_timedreceive" => libc::SYS_mq_timedreceive,
+        "semop" => libc::SYS_semop,
+        "semtimedop" => libc::SYS_semtimedop,
+        "wait4" => libc::SYS_wait4,
+        "waitid" => libc::SYS_waitid,
+        "clone" => libc::SYS_clone,
+        "clone3" => libc::SYS_clone3,
         // Not in the libc crate for every architecture; numbers from 424 up are the same on all.
         #[cfg(target_arch = "x86_64")]
         "io_pgetevents" => 333,
@@ -64,7 +109,60 @@ pub(crate) fn syscall_number(name: &str) -> Option<usize> {
         "select" => libc::SYS_select,
         #[cfg(target_arch = "x86_64")]
         "epoll_wait" => libc::SYS_epoll_wait,
+        #[cfg(target_arch = "x86_64")]
+        "open" => libc::SYS_open,
+        #[cfg(target_arch = "x86_64")]
+        "creat" => libc::SYS_creat,
+        #[cfg(target_arch = "x86_64")]
+        "stat" => libc::SYS_stat,
+        #[cfg(target_arch = "x86_64")]
+        "lstat" => libc::SYS_lstat,
+        #[cfg(target_arch = "x86_64")]
+        "access" => libc::SYS_access,
+        #[cfg(target_arch = "x86_64")]
+        "readlink" => libc::SYS_readlink,
+        #[cfg(target_arch = "x86_64")]
+        "getdents" => libc::SYS_getdents,
+        #[cfg(target_arch = "x86_64")]
+        "mkdir" => libc::SYS_mkdir,
+        #[cfg(target_arch = "x86_64")]
+        "rmdir" => libc::SYS_rmdir,
+        #[cfg(target_arch = "x86_64")]
+        "unlink" => libc::SYS_unlink,
+        #[cfg(target_arch = "x86_64")]
+        "rename" => libc::SYS_rename,
+        #[cfg(target_arch = "x86_64")]
+        "link" => libc::SYS_link,
+        #[cfg(target_arch = "x86_64")]
+        "symlink" => libc::SYS_symlink,
+        #[cfg(target_arch = "x86_64")]
+        "chmod" => libc::SYS_chmod,
+        #[cfg(target_arch = "x86_64")]
+        "chown" => libc::SYS_chown,
+        #[cfg(target_arch = "x86_64")]
+        "lchown" => libc::SYS_lchown,
+        #[cfg(target_arch = "x86_64")]
+        "pause" => libc::SYS_pause,
+        #[cfg(target_arch = "x86_64")]
+        "fork" => libc::SYS_fork,
+        #[cfg(target_arch = "x86_64")]
+        "vfork" => libc::SYS_vfork,
+        #[cfg(target_arch = "x86_64")]
+        "renameat" => libc::SYS_renameat,
         _ => return None,
     };
     usize::try_from(number).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn each_system_call_that_is_classified_has_a_number() {
+        let without =
+            gpucause_abi::classified_syscalls().filter(|name| syscall_number(name).is_none());
+        assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
+    }
 }

@@ -18,7 +18,7 @@ mod header;
 mod syscall;
 
 pub use header::c_header;
-pub use syscall::{reason_of_syscalls, wakes_of_syscalls};
+pub use syscall::{classified_syscalls, reason_of_syscalls, wakes_of_syscalls};
 
 use std::fmt;
 

@@ -126,19 +126,71 @@ const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
 
 /// System calls that ask a file system about names and files. One that waits for a disk says so itself.
 const ON_FILES: &[&str] = &[
-    "open", "openat", "openat2", "creat", "close", "stat", "lstat", "fstat", "newfstatat", "statx",
-    "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents", "getdents64",
-    "chdir", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
-    "link", "linkat", "symlink", "symlinkat", "truncate", "ftruncate", "chmod", "fchmod",
-    "fchmodat", "chown", "lchown", "fchown", "fchownat", "utimensat", "statfs", "fstatfs",
-    "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr", "setxattr",
-    "lsetxattr", "fsetxattr", "execve", "execveat",
+    "open",
+    "openat",
+    "openat2",
+    "creat",
+    "close",
+    "stat",
+    "lstat",
+    "fstat",
+    "newfstatat",
+    "statx",
+    "access",
+    "faccessat",
+    "faccessat2",
+    "readlink",
+    "readlinkat",
+    "getdents",
+    "getdents64",
+    "chdir",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "unlink",
+    "unlinkat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "symlink",
+    "symlinkat",
+    "truncate",
+    "ftruncate",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "chown",
+    "lchown",
+    "fchown",
+    "fchownat",
+    "utimensat",
+    "statfs",
+    "fstatfs",
+    "getxattr",
+    "lgetxattr",
+    "fgetxattr",
+    "listxattr",
+    "llistxattr",
+    "flistxattr",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "execve",
+    "execveat",
 ];
 
 /// Those that write to a descriptor or a socket.
-const WRITERS: &[&str] = &[
-    "write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg",
-];
+const WRITERS: &[&str] =
+    &["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg"];
+
+/// The names of all system calls that these tables have.
+pub fn classified_syscalls() -> impl Iterator<Item = &'static str> {
+    let lists = [ON_ANY_FD, ON_SOCKET, ON_FILES, WRITERS].into_iter();
+    let reasons = SYSCALL_REASONS.iter().map(|&(_, names)| names);
+    lists.chain(reasons).chain(WAKERS.iter().map(|&(_, names)| names)).flatten().copied()
+}
 
 /// The reason of every system-call number, given the number of each name on this architecture; names that the
 /// architecture does not have are passed over. `read`-like calls are [`Reason::Io`] with a flag that makes the switch

@@ -55,9 +55,8 @@ fn owed_in(process: &Process<'_>, effect: &Measured) -> Nanos {
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
     let mut claim = TimeAccount::default();
     for reason in WAITS {
-        let waited = part(&thread.time, |phase, state| {
-            state == State::Off(reason) && phases.contain(phase)
-        });
+        let waited =
+            part(&thread.time, |phase, state| state == State::Off(reason) && phases.contain(phase));
         let most = sum(&owed(span.delta, Some(thread.tid), phases, &[reason]));
         claim.merge(&at_most(waited, most));
     }
@@ -93,11 +92,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     )?;
     let delta = share.effect.delta(process);
     let waits = owed(delta, Some(share.tid), share.effect.phases, &WAITS);
-    let waits = if waits.is_empty() {
-        owed(delta, None, share.effect.phases, &WAITS)
-    } else {
-        waits
-    };
+    let waits =
+        if waits.is_empty() { owed(delta, None, share.effect.phases, &WAITS) } else { waits };
     let worst = waits.first()?;
     let culprit = culprit_of(worst)?;
     let evidence = share

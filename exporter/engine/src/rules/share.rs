@@ -196,7 +196,8 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let name = blocking.server.as_ref().map(|server| server.comm.clone());
     let mut evidence = share.evidence().with("file_share", file_share);
-    let mut sentence = Sentence::new(words.sentence, [("comm", &*comm)]).and("server", name.as_deref());
+    let mut sentence =
+        Sentence::new(words.sentence, [("comm", &*comm)]).and("server", name.as_deref());
     if let Some(disk) = disk {
         evidence = evidence
             .with("disk_seconds", disk.time.as_secs_f64())
