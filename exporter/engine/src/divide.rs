@@ -26,7 +26,7 @@ use crate::effect::{Measured, Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Priority of causes that claim the same time. A hang comes first.
-pub(crate) const ORDER: [Cause; 18] = [
+pub(crate) const ORDER: [Cause; 19] = [
     Cause::NoisyCgroup,
     Cause::CpuPreemption,
     Cause::RunqueueWait,
@@ -37,6 +37,7 @@ pub(crate) const ORDER: [Cause; 18] = [
     Cause::ImplicitSync,
     Cause::HostCode,
     Cause::LockWait,
+    Cause::KernelLock,
     Cause::BlockIo,
     Cause::PageFault,
     Cause::DataloaderStarvation,
