@@ -110,7 +110,7 @@ static __always_inline __u32 ended_by_waker(const struct thread *thread, struct 
 {
 	__u32 wakes;
 
-	if (thread->off_reason == REASON_KERNEL_LOCK)
+	if (thread->contended)
 		return HOLDS_LOCK;
 	wakes = wakes_of(waker);
 	if (wakes == MAKES_ROOM)
@@ -124,7 +124,7 @@ static __noinline void note_waker(struct thread *thread)
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct thread *of_waker;
 
-	if (thread->off_reason == REASON_KERNEL_LOCK && thread->wakes)
+	if (thread->contended && thread->wakes)
 		return;
 	thread->wakes = ended_by_waker(thread, waker);
 	if (!thread->wakes)
@@ -490,8 +490,11 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	wait = WAIT(reason, thread->phase);
 	if (is_lock && thread->waker.relation == RELATION_THREAD)
 		wait |= HELD_BY(thread->waker_tid);
-	if (reason == REASON_KERNEL_LOCK)
+	if (reason == REASON_KERNEL_LOCK) {
 		wait |= FOR_LOCK(thread->lock_kind);
+		/* Another may have taken the lock meanwhile, so that the thread waits again. */
+		thread->wakes = 0;
+	}
 	blame_add(VICTIM(thread->proc_id, tid), wait, &thread->waker, total + kept, held + kept);
 	behind = reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD ? thread->waker_lock_ns : 0;
 	if (behind)

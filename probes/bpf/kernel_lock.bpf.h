@@ -70,7 +70,7 @@ static __always_inline __u64 lock_owner(__u64 lock, __u32 flags)
 	return owner & READERS_OWN ? 0 : owner & ~OWNER_FLAGS;
 }
 
-/* The relation of another process, of which no task is at hand, to the process `proc_id`. */
+/* The relation of the process with this tgid to the process `proc_id`. */
 static __noinline __u32 relation_of_tgid(__u32 tgid, __u32 proc_id)
 {
 	__u32 *other_id = bpf_map_lookup_elem(&tracked, &tgid);
@@ -111,7 +111,6 @@ static __noinline void note_kernel_lock(struct thread *thread, struct task_struc
 		return;
 	thread->off_reason = REASON_KERNEL_LOCK;
 	thread->lock_kind = lock_kind(task, lock, flags) + 1;
-	thread->wakes = 0;
 	owner = lock_owner(lock, flags);
 	if (owner && owner != (__u64)task)
 		name_owner(thread, owner);

@@ -25,6 +25,8 @@ int BPF_PROG(lock_begin, void *lock, unsigned int flags)
 	if (!thread)
 		return 0;
 	thread->contended_flags = flags;
+	/* Who ends the wait is not known yet. */
+	thread->wakes = 0;
 	thread->contended = (__u64)lock;
 	return 0;
 }

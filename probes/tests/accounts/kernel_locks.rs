@@ -1,4 +1,4 @@
-//! Waits for locks of the kernel: that they are told from what the thread was in, what the lock is for, and who had it.
+//! Waits for locks of the kernel: that they are charged as such, whatever the thread was in, what the lock is for, and who had it.
 
 use anyhow::{Result, ensure};
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};

@@ -168,7 +168,7 @@ impl Value for Option<(OpId, Nanos)> {
     }
 }
 
-/// Files from before Linux's own locks were told apart have neither the number nor the labels.
+/// Older files have neither the number nor the labels.
 impl Value for Option<LockKind> {
     fn write(&self, tag: u32, to: &mut Writer) {
         if let Some(own) = self {
