@@ -6,9 +6,7 @@ use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Severity};
 
 use crate::host::{Host, lost};
 use crate::process::{KERNEL, MS, Process, Task, US};
-use crate::scenarios::{FAULT_WINDOWS, steady, trained};
-
-const LOADER: Task = Task("shm-loader", 100, Relation::Thread);
+use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 /// Makes all waits so far for locks of the kernel ones for this, held by this thread.
 fn held(train: &mut Process, lock: LockKind, by: Option<u32>) {
@@ -18,7 +16,7 @@ fn held(train: &mut Process, lock: LockKind, by: Option<u32>) {
 }
 
 /// A trainer that waits for such a lock for most of its time.
-fn contended(lock: LockKind, task: Task, by: Option<u32>) -> Host {
+pub(crate) fn contended(lock: LockKind, task: Task, by: Option<u32>) -> Host {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
         steady(train);
@@ -36,7 +34,7 @@ fn said(chain: &Chain, wanted: &[&str]) {
 
 #[test]
 fn the_thread_that_holds_the_lock_of_the_address_space_is_named_with_the_lock() {
-    let host = contended(LockKind::AddressSpace, LOADER, Some(117));
+    let host = scenarios::locked_in_the_kernel();
     let chain = host.only(Cause::KernelLock);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
     let (comm, tid) = ("shm-loader".to_owned(), Some(117));
@@ -91,6 +89,6 @@ fn a_call_that_hangs_behind_a_lock_of_the_kernel_says_so() {
             train.in_call(Some(("cudaLaunchKernel", window * 2_000 * MS)));
         });
     }
-    let chain = host.only(Cause::KernelLock);
-    assert_eq!(chain.effect, Effect::Hang);
+    let chain = host.chains()[0];
+    assert_eq!((chain.cause, chain.effect), (Cause::KernelLock, Effect::Hang));
 }
