@@ -14,6 +14,20 @@ static __noinline struct thread *contending_thread(void)
 	return thread && thread->proc_id ? thread : 0;
 }
 
+/* First, as programs are attached in this order: no begin is seen without its end. */
+SEC("tp_btf/contention_end")
+int BPF_PROG(lock_end, void *lock)
+{
+	struct thread *thread;
+
+	if (!maybe_tracked(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	thread = contending_thread();
+	if (thread && thread->contended == (__u64)lock)
+		thread->contended = 0;
+	return 0;
+}
+
 SEC("tp_btf/contention_begin")
 int BPF_PROG(lock_begin, void *lock, unsigned int flags)
 {
@@ -28,18 +42,5 @@ int BPF_PROG(lock_begin, void *lock, unsigned int flags)
 	/* Who ends the wait is not known yet. */
 	thread->wakes = 0;
 	thread->contended = (__u64)lock;
-	return 0;
-}
-
-SEC("tp_btf/contention_end")
-int BPF_PROG(lock_end, void *lock)
-{
-	struct thread *thread;
-
-	if (!maybe_tracked(bpf_get_current_pid_tgid() >> 32))
-		return 0;
-	thread = contending_thread();
-	if (thread && thread->contended == (__u64)lock)
-		thread->contended = 0;
 	return 0;
 }

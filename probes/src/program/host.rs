@@ -34,8 +34,8 @@ pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 23] = [
     ("tcp_state", Some("inet_sock_set_state")),
     ("tcp_receive", Some("tcp_rcv_space_adjust")),
     ("tcp_retransmit", Some("tcp_retransmit_skb")),
-    ("lock_begin", Some("contention_begin")),
     ("lock_end", Some("contention_end")),
+    ("lock_begin", Some("contention_begin")),
     (REPORTS, None),
     (ADOPTS, None),
 ];
