@@ -17,7 +17,7 @@ fn contended(way: &str, place: &str) -> Result<ProcessSnapshot> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;
     observed.expect_programs(&["lock_begin", "lock_end"])?;
-    let arguments = format!("block --kind {way} --{place} --each 5ms --count 100");
+    let arguments = format!("block --kind {way} --{place} --each 5ms --count 40");
     let mut workload = started(&observed, &stand_ins, &arguments)?;
     workload.result()?;
     observed.process(workload.pid())
