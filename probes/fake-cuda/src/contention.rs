@@ -8,8 +8,9 @@ use std::sync::Arc;
 use crate::clock;
 use crate::waker::Waker;
 
-/// What the other thread maps or fills each time: it takes some milliseconds.
+/// What the other thread fills each time, and what it moves, which has no memory of its own: each takes some ten milliseconds.
 const BYTES: usize = 48 << 20;
+const MOVED_BYTES: usize = 1 << 30;
 const PAGE: usize = 4096;
 /// Until the other thread has the lock.
 const AHEAD_NS: u64 = 200_000;
@@ -20,7 +21,7 @@ const NAME: &str = "kernel-holder";
 pub struct Contention<T> {
     holder: Waker,
     own: T,
-    contend: fn(&T) -> io::Result<()>,
+    contend: fn(&T, &dyn Fn()) -> io::Result<()>,
 }
 
 impl<T> Contention<T> {
@@ -31,10 +32,12 @@ impl<T> Contention<T> {
     /// When the system refuses what is done under the lock.
     pub(crate) fn wait(&self, ns: u64) -> io::Result<()> {
         let end = clock::monotonic_ns().saturating_add(ns);
-        while clock::monotonic_ns() < end {
+        let hold = || {
             self.holder.wake_after(0);
             clock::sleep(AHEAD_NS);
-            (self.contend)(&self.own)?;
+        };
+        while clock::monotonic_ns() < end {
+            (self.contend)(&self.own, &hold)?;
         }
         Ok(())
     }
