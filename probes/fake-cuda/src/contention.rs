@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::Arc;
 
 use crate::clock;
 use crate::waker::Waker;
@@ -52,8 +51,10 @@ impl Contention<()> {
                 drop(memory);
             }
         })?;
-        let contend =
-            |(): &()| Mapping::new(PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map(drop);
+        let contend = |(): &(), hold: &dyn Fn()| {
+            hold();
+            Mapping::new(PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map(drop)
+        };
         Ok(Self { holder, own: (), contend })
     }
 }
@@ -61,12 +62,11 @@ impl Contention<()> {
 impl Contention<OwnedFd> {
     /// For the address space, in the first page fault of a mapping, while the other thread moves the pages of another one.
     pub(crate) fn of_faults() -> io::Result<Self> {
-        let populated = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        let mut memory = Mapping::new(BYTES, populated, -1)?;
+        let mut memory = Mapping::of_zeros()?;
         let holder = Waker::start(NAME, move || drop(memory.move_pages()))?;
-        let contend = |file: &OwnedFd| {
+        let contend = |file: &OwnedFd, hold: &dyn Fn()| {
             let page = Mapping::new(PAGE, libc::MAP_PRIVATE, file.as_raw_fd())?;
-            clock::sleep(AHEAD_NS);
+            hold();
             page.touch();
             Ok(())
         };
@@ -75,7 +75,7 @@ impl Contention<OwnedFd> {
 
     /// For a file that the other thread fills, on the CPU of this thread: on another one it would be waited for on the CPU.
     pub(crate) fn of_files() -> io::Result<Self> {
-        let file = Arc::new(memory_file(PAGE)?);
+        let file = memory_file(PAGE)?;
         let (filled, cpu) = (file.try_clone()?, current_cpu());
         stay_on(cpu);
         let holder = Waker::start(NAME, move || {
@@ -86,14 +86,15 @@ impl Contention<OwnedFd> {
             // SAFETY: as above.
             unsafe { libc::ftruncate(filled.as_raw_fd(), 0) };
         })?;
-        let contend = |file: &OwnedFd| {
+        let contend = |file: &OwnedFd, hold: &dyn Fn()| {
+            hold();
             // SAFETY: the descriptor is open and the byte readable.
             match unsafe { libc::pwrite(file.as_raw_fd(), c"x".as_ptr().cast(), 1, 0) } {
                 1 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        Ok(Self { holder, own: file.try_clone()?, contend })
+        Ok(Self { holder, own: file, contend })
     }
 }
 
@@ -146,6 +147,19 @@ impl Mapping {
             libc::MAP_FAILED => Err(io::Error::last_os_error()),
             start => Ok(Self { start, bytes }),
         }
+    }
+
+    /// Pages that are all the one of zeros.
+    fn of_zeros() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let memory = Self::new(MOVED_BYTES, flags, -1)?;
+        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_POPULATE_READ] {
+            // SAFETY: the advice is for the mapping just made, and changes nothing in it.
+            if unsafe { libc::madvise(memory.start, memory.bytes, advice) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(memory)
     }
 
     /// Moves all pages to another address, which is no multiple of what a page table holds away.
