@@ -32,7 +32,7 @@ fn off(process: &ProcessSnapshot, reason: Reason) -> u64 {
 fn check(process: &ProcessSnapshot, kind: LockKind) -> Result<()> {
     let lost = off(process, Reason::KernelLock);
     let others = [Reason::Io, Reason::PageFault, Reason::Other].map(|reason| off(process, reason));
-    ensure!(lost >= 100_000_000, "{lost} ns: {:?}", process.waits);
+    ensure!(lost >= 60_000_000, "{lost} ns: {:?}", process.waits);
     ensure!(others.iter().sum::<u64>() * 10 <= lost, "{lost} ns, and {others:?}");
     let (of_holder, of_all) = waited(process, &[Reason::KernelLock], HOLDER);
     ensure!(of_holder * 100 >= of_all * 90, "{of_holder} of {of_all} ns: {:?}", process.waits);
