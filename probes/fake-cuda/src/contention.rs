@@ -16,8 +16,7 @@ const AHEAD_NS: u64 = 200_000;
 const NAME: &str = "kernel-holder";
 
 /// Waits for a lock that a helper thread takes, by what this thread does then.
-#[allow(missing_debug_implementations, reason = "memory and descriptors tell nothing")]
-pub struct Contention<T> {
+pub(crate) struct Contention<T> {
     holder: Waker,
     own: T,
     contend: fn(&T, &dyn Fn()) -> io::Result<()>,
