@@ -34,11 +34,11 @@ FEWER_BOUNDS = [
     "0.000262143", "0.000524287", "0.001048575", "0.002097151", "0.004194303", "0.016777215", "0.067108863", "1.073741823", "+Inf",
 ]
 CAUSES = (
-    "cpu_preemption runqueue_wait lock_wait block_io page_fault process_wait dataloader_starvation implicit_sync allocator_churn "
+    "cpu_preemption runqueue_wait lock_wait kernel_lock block_io page_fault process_wait dataloader_starvation implicit_sync allocator_churn "
     "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start host_code large_copy unexplained"
 ).split()
 # Those whose time can be lost: no other has a series of lost time.
-LOSSES = "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation noisy_cgroup".split()
+LOSSES = "cpu_preemption runqueue_wait lock_wait kernel_lock block_io page_fault dataloader_starvation noisy_cgroup".split()
 LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
 CALLS = [
     ("runtime", op) for op in (

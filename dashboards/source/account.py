@@ -48,7 +48,7 @@ def _time_account(selector, *, w, h):
     return timeseries(
         "Where the time of dispatcher threads goes",
         """All wall time of dispatcher threads (the threads that call CUDA to feed the GPU), stacked to 100 %. Green is healthy: running, or
-        synchronising while the GPU works. Time in preempted, runqueue, lock, io and page_fault is lost, except inside of a
+        synchronising while the GPU works. Time in preempted, runqueue, lock, kernel_lock, io and page_fault is lost, except inside of a
         synchronise, where only runqueue is.""",
         targets,
         unit="percentunit",

@@ -27,7 +27,7 @@ HEATMAP = (
     " Needs classic buckets. A Prometheus that stores native histograms gets them with metrics.classic_buckets: always in the exporter's"
     " configuration, and keeps them with scrape_classic_histograms (from 2.45) or always_scrape_classic_histograms (from 3.0)."
 )
-LOCKS = 'reason="lock"'
+LOCKS = 'reason=~"lock|kernel_lock"'
 WARM = 'cold="false"'
 # All reasons together are a series of their own.
 ONE_REASON = 'reason!="all"'
@@ -311,7 +311,7 @@ def _culprits():
             "The same over the selected time range, in seconds.",
             [
                 query(
-                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="lock", waker!~"kernel|other|idle"}}[$__range]))'
+                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, {LOCKS}, waker!~"kernel|other|idle"}}[$__range]))'
                     " > 0)",
                     "{{waker}}",
                     instant=True,
@@ -330,7 +330,7 @@ def _culprits():
             [
                 query(
                     f"topk(8, sum by (reason, waker) (increase(gpucause_blocked_on_seconds_total{{{ON},"
-                    ' reason!~"lock|sleep"}[$__range])) > 0)',
+                    ' reason!~"lock|kernel_lock|sleep"}[$__range])) > 0)',
                     "{{reason}}: {{waker}}",
                     instant=True,
                 )

@@ -28,11 +28,11 @@ static __always_inline void open_account(struct thread *thread)
 
 	if (thread->account_since_ns)
 		return;
-	/* In parts, as the compiler inlines no more than 1 KiB. */
-	__builtin_memset(thread->account.cells_ns, 0, sizeof(thread->account) / 2);
-	barrier();
-	__builtin_memset(&thread->account.cells_ns[ACCOUNT_CELLS / 2], 0, sizeof(thread->account) / 2);
-	barrier();
+	/* In parts: of as much at once, the compiler makes a call. */
+	for (int phase = 0; phase < PHASES; phase++) {
+		__builtin_memset(&thread->account.cells_ns[phase * STATES], 0, STATES * sizeof(__u64));
+		barrier();
+	}
 	__builtin_memset(&thread->moved_ns, 0, sizeof(thread->moved_ns));
 	thread->phase = PHASE_HOST;
 	account_add(thread, PHASE_HOST, STATE_RUNNING, -now);

@@ -22,21 +22,23 @@ static __always_inline void set_nobody(struct other_task *other, __u64 text)
 #define NAME_KERNEL 0x6c656e72656bULL /* "kernel" */
 #define NAME_OTHER 0x726568746fULL    /* "other" */
 
+/* The relation of the process `other_id` to the process `proc_id`. */
+static __always_inline __u32 relation_of_process(__u32 other_id, __u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &other_id);
+
+	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
+}
+
 /* The relation of another process's task to the process `proc_id`. */
 static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 proc_id)
 {
 	struct thread *thread;
-	struct proc *proc;
-	__u32 other_id;
 
 	if (!maybe_tracked(tgid))
 		return RELATION_OTHER;
 	thread = thread_of(task);
-	if (!thread)
-		return RELATION_OTHER;
-	other_id = thread->proc_id;
-	proc = bpf_map_lookup_elem(&procs, &other_id);
-	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
+	return thread ? relation_of_process(thread->proc_id, proc_id) : RELATION_OTHER;
 }
 
 /* Names a task as seen by threads of process `proc_id`, whose thread-group id is `own_tgid`. */
@@ -74,13 +76,30 @@ static __always_inline __u32 wakes_of(struct task_struct *task)
 	return number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[syscall_index(number)] : 0;
 }
 
-/* Whether the wait may be one for a file system in user space. */
-static __always_inline bool may_be_of_file(const struct thread *thread)
+static __always_inline void forget_waker(struct thread *thread)
 {
-	__u32 reason = thread->off_reason;
+	thread->waker_busy_since_ns = 0;
+	thread->waker_lock_ns = 0;
+	thread->waker_proc_id = 0;
+	thread->waker_tid = 0;
+	thread->waker_polled = 0;
+	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
+}
 
-	return reason == REASON_IO || reason == REASON_PAGE_FAULT || reason == REASON_GPU_DRIVER ||
-	       thread->waits_for & WAITS_IN_FILE_CALL;
+/* What the running task ends by waking the thread. One that waits for a lock of the kernel is woken by the task that had it, unless the
+ * owner was known before. */
+static __always_inline __u32 ended_by_waker(const struct thread *thread, struct task_struct *waker)
+{
+	__u32 wakes;
+
+	if (thread->contended)
+		return HOLDS_LOCK;
+	wakes = wakes_of(waker);
+	if (wakes == MAKES_ROOM)
+		return thread->waits_for & WAITS_LOCALLY ? WAKES_FD : 0;
+	if (wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
+		wakes |= WAKES_FILES;
+	return wakes;
 }
 
 /* Remembers the task that wakes the thread, and what its system call can wake. */
@@ -89,22 +108,15 @@ static __noinline void note_waker(struct thread *thread)
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct thread *of_waker;
 
-	thread->wakes = wakes_of(waker);
-	if (thread->wakes == MAKES_ROOM)
-		thread->wakes = thread->waits_for & WAITS_LOCALLY ? WAKES_FD : 0;
-	else if (thread->wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
-		thread->wakes |= WAKES_FILES;
+	if (thread->contended && thread->wakes)
+		return;
+	thread->wakes = ended_by_waker(thread, waker);
 	if (thread->waits_for)
 		settle_reason(thread, waker);
 	if (!thread->wakes)
 		return;
 	name_current(&thread->waker, thread->tgid, thread->proc_id);
-	thread->waker_busy_since_ns = 0;
-	thread->waker_lock_ns = 0;
-	thread->waker_proc_id = 0;
-	thread->waker_tid = 0;
-	thread->waker_polled = 0;
-	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
+	forget_waker(thread);
 	if (thread->waker.tgid != thread->tgid)
 		note_feeder(thread);
 	if (thread->waker.relation == RELATION_OTHER)
@@ -166,6 +178,9 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 	case REASON_NET:
 		needed = WAKES_FD;
 		break;
+	case REASON_KERNEL_LOCK:
+		needed = HOLDS_LOCK;
+		break;
 	case REASON_OTHER:
 		needed = WAKES_FUTEX | WAKES_FD;
 		break;
@@ -216,12 +231,18 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 	return blamed;
 }
 
-/* `by_tid` is the thread that held a lock, 0 for other waits. */
+/* In the wait of `blame_add`: the thread that held a lock, 0 for other waits; and the kind of a kernel's lock, counted from 1. */
+#define HELD_BY(tid) ((__u64)(tid) << 32)
+#define FOR_LOCK(kind) ((__u64)(kind) << 24)
+
 VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, __u64 ns, __u64 held)
 {
-	struct blame_key key = {
-		.proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16, .by_tid = wait >> 32
-	};
+	struct blame_key key = { .proc_id = victim,
+				 .tid = victim >> 32,
+				 .reason = wait,
+				 .phase = wait >> 16,
+				 .lock = wait >> 24,
+				 .by_tid = wait >> 32 };
 	struct blamed *blamed;
 
 	if (!other)
@@ -271,7 +292,7 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
 static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u32 by, struct other_task *name, __u64 ns)
 {
-	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase) | (__u64)by << 32, name, ns,
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase) | HELD_BY(by), name, ns,
 		  by ? ns : 0);
 }
 
@@ -398,7 +419,7 @@ static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, 
 {
 	__u64 from;
 
-	if (reason == REASON_LOCK && !thread->polls_until_ns)
+	if (reason == REASON_KERNEL_LOCK || (reason == REASON_LOCK && !thread->polls_until_ns))
 		return woken - since;
 	if (thread->waker.relation != RELATION_THREAD)
 		return 0;
@@ -427,8 +448,8 @@ static __always_inline void prove_lock(struct thread *thread)
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
-	__u64 total = woken - since, held, kept, behind;
-	bool polls, is_held;
+	__u64 total = woken - since, held, kept, behind, wait;
+	bool polls, is_lock;
 
 	if (!thread)
 		return 0;
@@ -453,12 +474,18 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 			       thread->waker_polled == thread->retried_lock && thread->phase == thread->retried_phase
 		       ? take_retries(thread, &thread->waker_had, 0)
 		       : 0;
-	is_held = reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD;
-	held = reason == REASON_FUTEX || reason == REASON_LOCK ? held_of(thread, reason, since, woken)
-							       : owed_of(thread, reason, total);
-	blame_add(VICTIM(thread->proc_id, tid),
-		  WAIT(reason, thread->phase) | (is_held ? (__u64)thread->waker_tid << 32 : 0), &thread->waker,
-		  total + kept, held + kept);
+	is_lock = reason == REASON_LOCK || reason == REASON_KERNEL_LOCK;
+	held = reason == REASON_FUTEX || is_lock ? held_of(thread, reason, since, woken)
+						 : owed_of(thread, reason, total);
+	wait = WAIT(reason, thread->phase);
+	if (is_lock && thread->waker.relation == RELATION_THREAD)
+		wait |= HELD_BY(thread->waker_tid);
+	if (reason == REASON_KERNEL_LOCK) {
+		wait |= FOR_LOCK(thread->lock_kind);
+		/* Another may have taken the lock meanwhile, so that the thread waits again. */
+		thread->wakes = 0;
+	}
+	blame_add(VICTIM(thread->proc_id, tid), wait, &thread->waker, total + kept, held + kept);
 	behind = reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD ? thread->waker_lock_ns : 0;
 	if (behind)
 		blame_behind(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker,

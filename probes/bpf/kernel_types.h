@@ -55,9 +55,42 @@ struct signal_struct {
 	__u64 cstime;
 };
 
+struct atomic_long {
+	long counter;
+};
+
+struct mutex {
+	struct atomic_long owner;
+};
+
+struct rw_semaphore {
+	struct atomic_long owner;
+};
+
+struct inode;
+
+struct address_space {
+	struct inode *host;
+	struct rw_semaphore invalidate_lock;
+};
+
 struct inode {
 	unsigned short i_mode;
 	__u32 i_rdev;
+	struct address_space *i_mapping;
+	struct rw_semaphore i_rwsem;
+	struct address_space i_data;
+};
+
+struct super_block;
+
+struct dentry {
+	struct super_block *d_sb;
+};
+
+struct super_block {
+	struct dentry *s_root;
+	struct mutex s_vfs_rename_mutex;
 };
 
 struct file {
@@ -91,6 +124,7 @@ struct uprobes_state {
 };
 
 struct mm_struct {
+	struct rw_semaphore mmap_lock;
 	struct uprobes_state uprobes_state;
 };
 

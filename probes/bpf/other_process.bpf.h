@@ -50,6 +50,15 @@ static __noinline bool serves_files(struct task_struct *task)
 	return file && BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
 }
 
+/* Whether the wait may be one for a file system in user space. */
+static __always_inline bool may_be_of_file(const struct thread *thread)
+{
+	__u32 reason = thread->off_reason;
+
+	return reason == REASON_IO || reason == REASON_PAGE_FAULT || reason == REASON_GPU_DRIVER ||
+	       thread->waits_for & WAITS_IN_FILE_CALL;
+}
+
 #define FED_WHOLE 1024
 /* Some ticks of the slowest timer. */
 #define FED_EVERY_NS 20000000ULL

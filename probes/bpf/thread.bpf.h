@@ -177,6 +177,7 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->slot = 0;
 	thread->charged_until_ns = 0;
 	thread->reclaim_since_ns = 0;
+	thread->contended = 0;
 	thread->modes = 0;
 	thread->untimed_in_a_row = 0;
 	thread->counted_stack = 0;

@@ -181,7 +181,9 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	thread->waits_for = 0;
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
-	if (thread->off_reason == REASON_FUTEX)
+	if (thread->contended)
+		note_kernel_lock(thread, task);
+	else if (thread->off_reason == REASON_FUTEX)
 		note_futex(thread, task, now);
 	return 0;
 }

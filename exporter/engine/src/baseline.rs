@@ -198,6 +198,7 @@ mod tests {
             held: SECOND,
             behind: SECOND,
             holder: None,
+            lock: None,
         }];
         process
     }

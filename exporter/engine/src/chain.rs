@@ -56,6 +56,8 @@ labelled! {
         RunqueueWait = "runqueue_wait",
         /// Another thread held a lock.
         LockWait = "lock_wait",
+        /// Another task held a lock of the kernel.
+        KernelLock = "kernel_lock",
         /// The thread waited for a disk.
         BlockIo = "block_io",
         /// The thread waited for pages, or reclaimed memory.
@@ -111,6 +113,11 @@ impl Cause {
         )
     }
 
+    /// Whether a thread is known that held a lock.
+    pub const fn has_holder(self) -> bool {
+        matches!(self, Self::LockWait | Self::KernelLock)
+    }
+
     /// Whether the time that it takes is lost: the victim is off the CPU in a [lost
     /// state](gpucause_abi::state::State::is_lost_in).
     pub const fn loses_time(self) -> bool {
@@ -120,6 +127,7 @@ impl Cause {
                 | Self::RunqueueWait
                 | Self::NoisyCgroup
                 | Self::LockWait
+                | Self::KernelLock
                 | Self::BlockIo
                 | Self::PageFault
         )

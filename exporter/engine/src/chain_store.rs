@@ -271,7 +271,7 @@ impl ChainStore {
     pub(crate) fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
         self.host.cpus = cpus;
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
-            let is_lock = entry.chain.cause == Cause::LockWait;
+            let is_lock = entry.chain.cause.has_holder();
             let Chain { id, victim, culprit, .. } = &mut entry.chain;
             let Some(located) = places.get(id) else { continue };
             if let Some(place) = &located.victim {
@@ -421,7 +421,7 @@ impl Entry {
                 other |= chain.culprit.as_ref().map(Culprit::process) != now;
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
                 let thread = |own: &Option<Culprit>| own.as_ref().map(|own| (own.pid, own.tid));
-                if chain.cause == Cause::LockWait && thread(&previous) != thread(&chain.culprit) {
+                if chain.cause.has_holder() && thread(&previous) != thread(&chain.culprit) {
                     chain.code.clear();
                 }
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)

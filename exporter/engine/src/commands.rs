@@ -154,6 +154,11 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
                 holder.map(|tid| format!("{} | grep -EA 20 '^Thread .*LWP {tid}\\b'", stacks(pid)));
             python.into_iter().chain([holder.unwrap_or_else(|| stacks(pid))]).collect()
         }
+        Cause::KernelLock => {
+            let (pid, tid) =
+                culprit.map_or((pid, tid), |own| (own.pid, own.tid.unwrap_or(own.pid)));
+            vec![format!("cat /proc/{pid}/task/{tid}/stack"), stacks(pid)]
+        }
         Cause::BlockIo => vec![file_of_call(pid, tid), record(pid)],
         Cause::PageFault if culprit.is_some() => vec![record(pid)],
         Cause::PageFault => vec![format!("grep -E 'VmRSS|VmSwap' /proc/{pid}/status"), record(pid)],

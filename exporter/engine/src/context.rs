@@ -128,12 +128,10 @@ pub(crate) fn waits_in(
 }
 
 pub(crate) fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
+    let key = |wait: &Wait| (wait.on, wait.relation, wait.holder, wait.lock);
     let mut totals: Vec<Wait> = Vec::new();
     for wait in waits {
-        match totals
-            .iter_mut()
-            .find(|own| (own.on, own.relation, own.holder) == (wait.on, wait.relation, wait.holder))
-        {
+        match totals.iter_mut().find(|own| key(own) == key(&wait)) {
             Some(own) => {
                 own.total.0 = own.total.0.saturating_add(wait.total.0);
                 own.held.0 = own.held.0.saturating_add(wait.held.0);

@@ -286,7 +286,9 @@ impl<'a> Delta<'a> {
 }
 
 fn waits_since(baseline: &[Wait], now: &[Wait]) -> Vec<Wait> {
-    let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on, wait.holder);
+    let key = |wait: &Wait| {
+        (wait.tid, wait.reason as u8, wait.phase as u8, wait.on, wait.holder, wait.lock)
+    };
     // Most are at the same index; the others are found by key.
     let elsewhere = OnceCell::new();
     let earlier = |index: usize, wait: &Wait| match baseline.get(index) {

@@ -37,6 +37,7 @@ pub(crate) const ORDER: [Cause; 19] = [
     Cause::ImplicitSync,
     Cause::HostCode,
     Cause::LockWait,
+    Cause::KernelLock,
     Cause::BlockIo,
     Cause::PageFault,
     Cause::ProcessWait,

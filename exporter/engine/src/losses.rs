@@ -17,6 +17,7 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
     let reasons: &[Reason] = match detection.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
         Cause::LockWait => &[Reason::Lock],
+        Cause::KernelLock => &[Reason::KernelLock],
         _ => return Vec::new(),
     };
     let behind = match (detection.cause, detection.tid, detection.claim) {
@@ -32,6 +33,8 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
         let time = match (detection.cause, is_own) {
             (Cause::LockWait, true) => wait.held,
             (Cause::LockWait, false) => wait.held.share(behind),
+            // Nobody's where it is not known who held it.
+            (Cause::KernelLock, true) if wait.tgid.is_none() => Nanos(0),
             (_, true) => wait.total,
             (_, false) => Nanos(0),
         };

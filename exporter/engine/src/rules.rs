@@ -11,6 +11,7 @@ mod graph_recapture;
 mod hang;
 mod host_code;
 mod implicit_sync;
+mod kernel_lock;
 mod large_copy;
 pub(crate) mod lock_wait;
 mod memory_leak;
@@ -57,6 +58,7 @@ pub(crate) const RULES: &[Rule] = &[
     runqueue_wait::RULE,
     dataloader_starvation::RULE,
     lock_wait::RULE,
+    kernel_lock::RULE,
     block_io::RULE,
     page_fault::RULE,
     process_wait::RULE,

@@ -159,7 +159,9 @@ fn process(
 fn thread_of(chain: &Chain, snapshot: &Snapshot) -> Option<(ProcId, Tid, Within)> {
     let (pid, tid, within) = match (chain.cause, &chain.culprit) {
         (Cause::HostCode, _) => (chain.victim.pid, chain.victim.tid, Within::HostCode),
-        (Cause::LockWait, Some(holder)) => (holder.local_pid()?, holder.tid?, Within::Anywhere),
+        (cause, Some(holder)) if cause.has_holder() => {
+            (holder.local_pid()?, holder.tid?, Within::Anywhere)
+        }
         _ => return None,
     };
     Some((process(snapshot, |own| own.tgid.0 == pid)?.id, Tid(tid), within))

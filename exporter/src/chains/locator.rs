@@ -120,7 +120,7 @@ impl Locator {
 
     /// A culprit that is a thread of the victim's own process: the one that held the lock, or else the only one of its name.
     fn own_thread(&self, chain: &Chain, culprit: &Culprit, victim: Option<Place>) -> Located {
-        let holder = culprit.tid.filter(|_| chain.cause == Cause::LockWait);
+        let holder = culprit.tid.filter(|_| chain.cause.has_holder());
         let tid =
             holder.or_else(|| self.places.thread(culprit.pid, &culprit.comm, chain.victim.tid));
         let cpus = tid.and_then(|tid| self.places.threads().cpus(culprit.pid, tid));

@@ -73,7 +73,8 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             | SelfCounter::HitMemory
             | SelfCounter::HitPageAlloc
             | SelfCounter::HitNetwork
-            | SelfCounter::HitSample => {
+            | SelfCounter::HitSample
+            | SelfCounter::HitLock => {
                 let label = counter.label();
                 let probe = label.strip_prefix("hit_").unwrap_or(label);
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
@@ -99,6 +100,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             | SelfCounter::CostPageAlloc
             | SelfCounter::CostNetwork
             | SelfCounter::CostSample
+            | SelfCounter::CostLock
             | SelfCounter::FullHists
             | SelfCounter::FullProcs
             | SelfCounter::FullStalls

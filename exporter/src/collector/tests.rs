@@ -179,7 +179,7 @@ proptest! {
         // The definition in the help text.
         let is_lost = |phase: &str, state: &str| match state {
             "runqueue" => true,
-            "preempted" | "lock" | "io" | "page_fault" => phase != "sync",
+            "preempted" | "lock" | "kernel_lock" | "io" | "page_fault" => phase != "sync",
             _ => false,
         };
         let mut expected = BTreeMap::new();

@@ -122,7 +122,7 @@ metrics! {
         at fleet;
     DISPATCHER_LOST: Counter "gpucause_dispatcher_lost_seconds", SECONDS,
         ["pid", "comm", "state"],
-        "Dispatcher time lost: gpucause_dispatcher_seconds_total in the states preempted, runqueue, lock, io and page_fault outside phase sync, and in runqueue within it.",
+        "Dispatcher time lost: gpucause_dispatcher_seconds_total in the states preempted, runqueue, lock, kernel_lock, io and page_fault outside phase sync, and in runqueue within it.",
         at fleet;
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],

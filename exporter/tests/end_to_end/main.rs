@@ -27,6 +27,7 @@ mod host_code;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod interpreter_lock;
+mod kernel_lock;
 mod kernel_objects;
 mod kernels;
 mod levels;

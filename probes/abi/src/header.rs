@@ -9,7 +9,7 @@ use crate::op::{self, Api, Class, CopyKind, LoadClass};
 use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
 use crate::sample;
-use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
+use crate::state::{BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
 /// offsets are asserted in C against the Rust layout.
@@ -22,6 +22,7 @@ pub fn c_header() -> String {
     c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, LoadClass::C_PREFIX, LoadClass::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, LockKind::C_PREFIX, LockKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Relation::C_PREFIX, Relation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, CopyKind::C_PREFIX, CopyKind::ALL.iter().map(|v| v.label()));
@@ -98,6 +99,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("FILTER_SLOTS", record::FILTER_SLOTS),
         ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),
+        ("HOLDS_LOCK", crate::syscall::HOLDS_LOCK as usize),
         ("MAKES_ROOM", crate::syscall::MAKES_ROOM as usize),
         ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
         ("ASKS_FILE_SYSTEM", crate::syscall::ASKS_FILE_SYSTEM as usize),

@@ -151,13 +151,15 @@ records! {
 
     /// Key of `blame`: the task that a thread waited for, and the phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the
     /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries, and `by_tid` for
-    /// waits that are not for a lock of a thread of the same process: its holder.
+    /// waits that are not for a lock of a thread of the same process: its holder. `lock` is the kind of a
+    /// kernel's lock, counted from 1.
     BlameKey as "blame_key" {
         proc_id: u32,
         tid: u32,
         by_tid: u32,
         reason: u16,
-        phase: u16,
+        phase: u8,
+        lock: u8,
         comm: [u8; COMM_LEN],
     }
 
@@ -433,6 +435,11 @@ records! {
         /// had a CPU before it did.
         fed_by: u32,
         fed_share: u32,
+        /// The lock of the kernel that it contends for, by address, 0 for none, and the flags of the kernel's report.
+        contended: u64,
+        contended_flags: u32,
+        /// The kind of the one that it last waited for, counted from 1.
+        lock_kind: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -4,7 +4,7 @@ use crate::hist::Histogram;
 use crate::measure::Measures;
 use crate::op::{CopyKind, Op, OpId};
 use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
-use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
+use crate::state::{BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
 
 mod launches;
@@ -290,6 +290,8 @@ pub struct Wait {
     pub behind: Nanos,
     /// The thread that held the lock, where that is one of the same process.
     pub holder: Option<Tid>,
+    /// What the lock is for, if it is one of the kernel.
+    pub lock: Option<LockKind>,
     /// The last process of that name, if it was one.
     pub tgid: Option<Tgid>,
     /// What that process is to this one.
@@ -300,8 +302,19 @@ impl Wait {
     /// A wait in the thread's own code for no process.
     pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
         let (phase, relation, none) = (Phase::Host, Relation::None, Nanos(0));
-        let (held, behind, holder) = (none, none, None);
-        Self { tid: None, reason, on, phase, total, held, behind, holder, tgid: None, relation }
+        Self {
+            tid: None,
+            reason,
+            on,
+            phase,
+            total,
+            held: none,
+            behind: none,
+            holder: None,
+            lock: None,
+            tgid: None,
+            relation,
+        }
     }
 }
 

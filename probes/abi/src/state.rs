@@ -65,10 +65,44 @@ shared_enum! {
         /// Blocked on a futex that is a held lock: a mutex of the C library, or a lock that its threads poll, as Python's for its
         /// interpreter.
         Lock = "lock",
+        /// Blocked on a lock of the kernel, in a system call or a page fault.
+        KernelLock = "kernel_lock",
         /// It gave its CPU away (`sched_yield`) and could run again at any time.
         Yield = "yield",
         /// Blocked until a child process ends, or has another program.
         Child = "child",
+    }
+}
+
+shared_enum! {
+    /// What a lock of the kernel is for, or else how it works.
+    LockKind, "LOCK_KIND" {
+        /// The thread's own address space: `mmap_lock`.
+        AddressSpace = "address_space",
+        /// A file or folder, or its pages.
+        Inode = "inode",
+        /// Renames of a whole file system.
+        Rename = "rename",
+        /// A mutex.
+        Mutex = "mutex",
+        /// A semaphore of readers and writers.
+        Rwsem = "rwsem",
+        /// A counting semaphore.
+        Semaphore = "semaphore",
+    }
+}
+
+impl LockKind {
+    /// In a sentence.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "the lock of the address space (mmap_lock)",
+            Self::Inode => "the lock of a file or folder (its inode)",
+            Self::Rename => "the lock of renames of a file system",
+            Self::Mutex => "a mutex of the kernel",
+            Self::Rwsem => "a reader-writer lock of the kernel",
+            Self::Semaphore => "a semaphore of the kernel",
+        }
     }
 }
 
@@ -180,15 +214,17 @@ impl State {
 
     /// Whether a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
     /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is
-    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a held lock, a disk
-    /// or a page. Waits for another thread's work are none: the thread is idle, whatever the other does.
+    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a held lock, the
+    /// program's or the kernel's, a disk or a page. Waits for another thread's work are none: the thread is idle, whatever the other does.
     pub const fn is_lost_in(self, phase: Phase) -> bool {
         let Self::Off(reason) = self else { return false };
         match reason {
             Reason::Runqueue => true,
-            Reason::Preempted | Reason::Lock | Reason::Io | Reason::PageFault => {
-                !matches!(phase, Phase::Sync)
-            }
+            Reason::Preempted
+            | Reason::Lock
+            | Reason::Io
+            | Reason::PageFault
+            | Reason::KernelLock => !matches!(phase, Phase::Sync),
             _ => false,
         }
     }

@@ -17,6 +17,8 @@ pub(crate) const WAKES_FD: u8 = 2;
 /// The call makes room for threads that write to a descriptor, and wakes a thread of the peer that reads the same socket. Programs make it so
 /// often that interrupts come in it, too.
 pub(crate) const MAKES_ROOM: u8 = 4;
+/// Of no call: the task had the lock of the kernel that the thread waits for.
+pub(crate) const HOLDS_LOCK: u8 = 8;
 
 /// System calls that wake others, by what the others wait on. A thread that exits releases those that join it.
 const WAKERS: [(u8, &[&str]); 3] = [

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::contention::Contention;
 use crate::scratch::{DirectFile, EvictedMapping};
 use crate::script::Way;
 use crate::waker::Waker;
@@ -23,7 +24,8 @@ pub use crate::scratch::set_dir;
 ///
 /// # Errors
 ///
-/// When the system refuses what the way needs: files for `io` and `page_fault`, seccomp notifications for `ioctl`.
+/// When the system refuses what the way needs: files for `io` and `page_fault`, memory for `kernel_` ways, seccomp
+/// notifications for `ioctl`.
 pub fn block(way: Way, ns: u64) -> io::Result<()> {
     match way {
         Way::Spin => clock::spin(ns),
@@ -38,6 +40,11 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |pipe| pipe.wait(ns))??,
         Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |ping| ping.wait(ns))??,
+        Way::Mappings => {
+            with(|own| &mut own.mappings, Contention::of_mappings, |own| own.wait(ns))??;
+        }
+        Way::Faults => with(|own| &mut own.faults, Contention::of_faults, |own| own.wait(ns))??,
+        Way::Files => with(|own| &mut own.files, Contention::of_files, |own| own.wait(ns))??,
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |file| file.read_for(ns))??,
         Way::PageFault => {
             with(|own| &mut own.mapping, EvictedMapping::new, |map| map.touch_for(ns))?;
@@ -60,6 +67,9 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |_| ()),
         Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
         Way::Ioctl => with(|own| &mut own.ping, Ping::new, |_| ()),
+        Way::Mappings => with(|own| &mut own.mappings, Contention::of_mappings, |_| ()),
+        Way::Faults => with(|own| &mut own.faults, Contention::of_faults, |_| ()),
+        Way::Files => with(|own| &mut own.files, Contention::of_files, |_| ()),
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |_| ()),
         Way::PageFault => with(|own| &mut own.mapping, EvictedMapping::new, |_| ()),
         Way::Spin | Way::Sleep | Way::Futex | Way::Poll | Way::Yield => Ok(()),
@@ -93,6 +103,9 @@ struct Own {
     full: Option<FullPipe>,
     net: Option<Net>,
     ping: Option<Ping>,
+    mappings: Option<Contention<()>>,
+    faults: Option<Contention<OwnedFd>>,
+    files: Option<Contention<OwnedFd>>,
     direct: Option<DirectFile>,
     mapping: Option<EvictedMapping>,
 }

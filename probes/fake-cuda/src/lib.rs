@@ -12,6 +12,7 @@
 
 pub mod block;
 pub mod clock;
+mod contention;
 pub mod function;
 pub mod futex;
 mod layout;

@@ -8,7 +8,8 @@
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
 //!                 work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
-//!                 io (O_DIRECT reads), page_fault, ioctl, yield
+//!                 io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
+//!                 the kernel that a thread named kernel-holder has)
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only
@@ -48,13 +49,19 @@ pub enum Way {
     PageFault,
     /// In an `ioctl` that waits for another thread.
     Ioctl,
+    /// In `mmap` and `munmap`, for the lock of the address space.
+    Mappings,
+    /// In page faults, for the same lock.
+    Faults,
+    /// In writes, for a file's lock.
+    Files,
     /// In `sched_yield`.
     Yield,
 }
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 14] = [
+    pub const ALL: [(&'static str, Self); 17] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
@@ -68,6 +75,9 @@ impl Way {
         ("io", Self::Io),
         ("page_fault", Self::PageFault),
         ("ioctl", Self::Ioctl),
+        ("kernel_mappings", Self::Mappings),
+        ("kernel_faults", Self::Faults),
+        ("kernel_files", Self::Files),
         ("yield", Self::Yield),
     ];
 
@@ -130,7 +140,7 @@ pub enum ScriptError {
     /// A key that is not in the grammar.
     #[error(
         "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
-         yield, hang, gbps, ret"
+         kernel_mappings, kernel_faults, kernel_files, yield, hang, gbps, ret"
     )]
     Key {
         /// The clause's op.

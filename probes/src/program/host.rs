@@ -14,7 +14,7 @@ const SUBMITS: &str = "block_start";
 const ISSUES: &str = "block_issue";
 
 /// Name of each program and of its kernel tracepoint; none for iterators.
-pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 21] = [
+pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 23] = [
     ("sched_switch", Some("sched_switch")),
     ("sched_waking", Some("sched_waking")),
     ("sched_wakeup", Some("sched_wakeup")),
@@ -34,6 +34,8 @@ pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 21] = [
     ("tcp_state", Some("inet_sock_set_state")),
     ("tcp_receive", Some("tcp_rcv_space_adjust")),
     ("tcp_retransmit", Some("tcp_retransmit_skb")),
+    ("lock_end", Some("contention_end")),
+    ("lock_begin", Some("contention_begin")),
     (REPORTS, None),
     (ADOPTS, None),
 ];

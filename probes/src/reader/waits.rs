@@ -9,7 +9,7 @@ use gpucause_abi::record::{
     ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
-use gpucause_abi::state::{Phase, Reason, Relation, Role};
+use gpucause_abi::state::{LockKind, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::Iter;
 
@@ -44,6 +44,7 @@ impl Reader {
                     wait.on,
                     wait.tid,
                     wait.holder,
+                    wait.lock,
                 )
             });
         }
@@ -195,12 +196,13 @@ fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
     Some(Wait {
         tid: (key.tid != 0).then_some(Tid(key.tid)),
         reason: Reason::from_raw(u8::try_from(key.reason).ok()?)?,
-        phase: Phase::from_raw(u8::try_from(key.phase).ok()?)?,
+        phase: Phase::from_raw(key.phase)?,
         on: Comm(key.comm),
         total: Nanos(record.total_ns),
         held: Nanos(record.held_ns),
         behind: Nanos(record.behind_ns),
         holder: (key.by_tid != 0).then_some(Tid(key.by_tid)),
+        lock: key.lock.checked_sub(1).and_then(LockKind::from_raw),
         tgid: (record.tgid != 0).then_some(Tgid(record.tgid)),
         relation: Relation::from_raw(u8::try_from(record.relation).ok()?)?,
     })

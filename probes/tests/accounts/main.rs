@@ -32,6 +32,7 @@ mod host_disk;
 mod host_memory;
 mod host_network;
 mod in_flight;
+mod kernel_locks;
 mod kernels;
 mod latency;
 mod launches;

@@ -11,9 +11,11 @@ use gpucause_probes::{Options, feature};
 use crate::observe::Observed;
 
 /// Programs that can be done without, by the tracepoint that each needs.
-const OPTIONAL: [(&str, &str); 11] = [
+const OPTIONAL: [(&str, &str); 13] = [
     ("block_start", "block_io_start"),
     ("block_complete", "block_rq_complete"),
+    ("lock_begin", "contention_begin"),
+    ("lock_end", "contention_end"),
     ("page_alloc", "mm_page_alloc"),
     ("reclaim_begin", "mm_vmscan_direct_reclaim_begin"),
     ("reclaim_end", "mm_vmscan_direct_reclaim_end"),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, Chain};
+use super::Chain;
 use crate::template::number;
 
 /// Functions that the sentence has; the chain has all.
@@ -49,8 +49,8 @@ impl Chain {
     /// A sentence, and after it where the victim's code spent the time, or what a lock's holder ran, with the lock or without.
     pub(crate) fn with_code(&self, sentence: &str) -> String {
         let code: Vec<_> = self.code.iter().take(SHOWN).map(CodeShare::describe).collect();
-        if let (Cause::LockWait, Some(holder), false) = (self.cause, &self.culprit, code.is_empty())
-        {
+        let has_holder = self.cause.has_holder();
+        if let (true, Some(holder), false) = (has_holder, &self.culprit, code.is_empty()) {
             return format!("{sentence} {} ran: {}.", holder.comm, code.join(", "));
         }
         match sentence.strip_suffix('.') {

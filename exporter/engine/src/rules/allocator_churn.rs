@@ -6,6 +6,7 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use super::Rule;
+use super::share::CAUSES;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::context::Context;
 use crate::delta::ThreadDelta;
@@ -20,8 +21,9 @@ const MIN_FAILED: u64 = 2;
 
 /// Time in allocations and frees, without what other causes took in them.
 fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
-    let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
-    let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
+    // Its own locks are part of it.
+    let is_foreign =
+        |state| CAUSES.iter().any(|&reason| reason != Reason::Lock && state == State::Off(reason));
     part(&thread.time, |phase, state| phase == Phase::Alloc && !is_foreign(state))
 }
 

@@ -66,6 +66,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let phases = Phases::Only(hung.phase);
     let cause = match state {
         State::Off(Reason::Lock) => Cause::LockWait,
+        State::Off(Reason::KernelLock) => Cause::KernelLock,
         State::Off(Reason::Io) => Cause::BlockIo,
         State::Off(Reason::PageFault) => Cause::PageFault,
         State::Off(Reason::Preempted) => Cause::CpuPreemption,

@@ -2,9 +2,10 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Phase, State};
 
 use super::Rule;
+use super::share::CAUSES;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::context::Context;
 use crate::delta::{Delta, ThreadDelta};
@@ -41,9 +42,7 @@ fn copies(delta: &Delta<'_>) -> (Copies, Copies) {
 
 /// Time in copies, without what was lost in them to the scheduler, a disk or a lock.
 fn own(thread: &ThreadDelta) -> TimeAccount {
-    let foreign =
-        [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Lock];
-    let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
+    let is_foreign = |state| CAUSES.iter().any(|&reason| state == State::Off(reason));
     part(&thread.time, |phase, state| phase == Phase::Memcpy && !is_foreign(state))
 }
 

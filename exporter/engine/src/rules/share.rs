@@ -80,8 +80,14 @@ pub(super) fn best<'a>(
 pub(super) const MOST: f64 = 0.5;
 
 /// Reasons to be off the CPU that are causes in themselves, whichever effect of the thread they are charged to.
-pub(super) const CAUSES: [Reason; 5] =
-    [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Lock];
+pub(super) const CAUSES: [Reason; 6] = [
+    Reason::Preempted,
+    Reason::Runqueue,
+    Reason::Io,
+    Reason::PageFault,
+    Reason::Lock,
+    Reason::KernelLock,
+];
 
 fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
     let time = |&reason| thread.in_state(State::Off(reason), |phase| phases.contain(phase));

@@ -95,8 +95,9 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
 const MOST_UNNAMED: f64 = 0.03;
 
 /// Waits for CPUs have a threshold of their own.
-const BLOCKED: [Reason; 3] = [Reason::Lock, Reason::Io, Reason::PageFault];
-const THEIR_CAUSES: [Cause; 3] = [Cause::LockWait, Cause::BlockIo, Cause::PageFault];
+const BLOCKED: [Reason; 4] = [Reason::Lock, Reason::KernelLock, Reason::Io, Reason::PageFault];
+const THEIR_CAUSES: [Cause; 4] =
+    [Cause::LockWait, Cause::KernelLock, Cause::BlockIo, Cause::PageFault];
 
 fn blocked(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let mut blocked = lost_part(thread, &BLOCKED);
@@ -130,14 +131,14 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         let time = Phase::ALL.iter().map(|&phase| taken.at(phase, State::Off(reason)));
         total(time).as_secs_f64()
     };
-    let [lock, io, page_fault] = BLOCKED.map(seconds);
+    let [lock, kernel_lock, io, page_fault] = BLOCKED.map(seconds);
     let other = seconds(Reason::Other);
     let is_short = other < MOST * taken.total().as_secs_f64();
     let others = waits_in(&process.short, Some(thread.tid), Phases::Feeding, &[Reason::Other]);
     let ender = total_by_name(others).first().map(|wait| wait.on.to_text());
     let evidence = Evidence::default()
         .with("taken_share", taken_share)
-        .with("lock_seconds", lock)
+        .with("lock_seconds", lock + kernel_lock)
         .with("io_seconds", io)
         .with("page_fault_seconds", page_fault)
         .with("other_seconds", other);

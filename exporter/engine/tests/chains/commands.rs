@@ -45,6 +45,7 @@ fn expected(chain: &Chain) -> &'static str {
             "Run: `cat /proc/100/task/100/stack`, `gdb -p 100 -batch -ex "
         }
         Cause::LockWait => "Run: `gdb -p 100 -batch -ex ",
+        Cause::KernelLock => "Run: `cat /proc/100/task/117/stack`, `gdb -p 100 -batch -ex ",
         Cause::BlockIo => {
             "Run: `cut -sd' ' -f2 /proc/100/task/100/syscall | while read fd; do ls -l /proc/100/fd/$((fd)); done`, "
         }

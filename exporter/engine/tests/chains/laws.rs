@@ -98,6 +98,7 @@ fn wait() -> impl Strategy<Value = Wait> {
             held,
             behind: held,
             holder: None,
+            lock: None,
         })
 }
 

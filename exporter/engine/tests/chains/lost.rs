@@ -60,8 +60,14 @@ fn taken(host: &Host) -> f64 {
 
 #[test]
 fn what_is_lost_is_named_but_for_three_percent_of_the_time() {
-    let reasons =
-        [Reason::Preempted, Reason::Runqueue, Reason::Lock, Reason::Io, Reason::PageFault];
+    let reasons = [
+        Reason::Preempted,
+        Reason::Runqueue,
+        Reason::Lock,
+        Reason::KernelLock,
+        Reason::Io,
+        Reason::PageFault,
+    ];
     for reason in reasons {
         for thousandths in [10u64, 19, 25, 40, 60, 90, 150, 300, 600] {
             let (own, half) = ([(reason, thousandths)], [(reason, thousandths.div_ceil(2))]);

@@ -16,6 +16,7 @@ mod course;
 mod dispatchers;
 mod healthy;
 mod job;
+mod kernel_locks;
 mod laws;
 mod lost;
 mod others;

@@ -2,7 +2,7 @@
 
 use gpucause_abi::ProcId;
 use gpucause_abi::op::CopyKind;
-use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_abi::state::{LockKind, Phase, Reason, Relation, State};
 
 use crate::host::Host;
 use crate::process::{KERNEL, MIB, MS, Process, Task, US};
@@ -86,6 +86,12 @@ pub(crate) fn locked_in_launches() -> Host {
         train.waits(Reason::Futex, Task("frontend", 100, Relation::Thread), 800 * MS, 2 * MS);
     });
     host
+}
+
+/// A thread of the process fills memory, and holds the lock of the address space.
+pub(crate) fn locked_in_the_kernel() -> Host {
+    let loader = Task("shm-loader", 100, Relation::Thread);
+    crate::kernel_locks::contended(LockKind::AddressSpace, loader, Some(117))
 }
 
 pub(crate) fn on_disk() -> Host {
@@ -325,6 +331,7 @@ pub(crate) const ALL: [fn() -> Host; 24] = [
     throttled,
     locked,
     locked_in_launches,
+    locked_in_the_kernel,
     on_disk,
     paging,
     behind_a_reader,

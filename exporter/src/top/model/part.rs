@@ -17,7 +17,7 @@ pub(crate) enum Part {
     Gpu,
     /// Runnable, but without a CPU.
     Preempted,
-    /// Blocked on a lock that another thread held.
+    /// Blocked on a lock that another thread held, or one of the kernel.
     Lock,
     Io,
     PageFault,
@@ -106,7 +106,7 @@ impl Part {
     pub(crate) const fn blocked(reason: Reason) -> Self {
         match reason {
             Reason::Preempted | Reason::Runqueue => Self::Preempted,
-            Reason::Lock => Self::Lock,
+            Reason::Lock | Reason::KernelLock => Self::Lock,
             Reason::Io => Self::Io,
             Reason::PageFault => Self::PageFault,
             Reason::Futex

@@ -336,9 +336,13 @@ fn time_is_lost_without_a_cpu_or_behind_locks_disks_and_pages_outside_of_sync_an
         for state in State::all() {
             let lost = match state {
                 State::Off(Reason::Runqueue) => true,
-                State::Off(Reason::Preempted | Reason::Lock | Reason::Io | Reason::PageFault) => {
-                    phase != Phase::Sync
-                }
+                State::Off(
+                    Reason::Preempted
+                    | Reason::Lock
+                    | Reason::KernelLock
+                    | Reason::Io
+                    | Reason::PageFault,
+                ) => phase != Phase::Sync,
                 _ => false,
             };
             assert_eq!(Part::of(phase, state).is_lost(), lost, "{phase:?} {state:?}");

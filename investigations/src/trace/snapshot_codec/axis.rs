@@ -2,7 +2,9 @@
 
 use gpucause_abi::op::{Api, CopyKind, OPS, OpId};
 use gpucause_abi::record::{MAX_OPS, SelfCounter};
-use gpucause_abi::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
+use gpucause_abi::state::{
+    BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, State, Switch,
+};
 
 use super::wire::{Reader, Writer};
 use super::{Result, SnapshotError};
@@ -106,6 +108,7 @@ axes! {
     9 relations: Relation, Relation::ALL.iter().copied(), Some(Relation::Other);
     10 faults: Fault, Fault::ALL.iter().copied(), None;
     11 block_operations: BlockOperation, BlockOperation::ALL.iter().copied(), Some(BlockOperation::Other);
+    12 locks: LockKind, LockKind::ALL.iter().copied(), None;
 }
 
 /// Ops by their position in the snapshot that is written.

@@ -13,7 +13,7 @@ use gpucause_abi::snapshot::{
     LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, RateEstimate, Snapshot, StallSnapshot,
     TimeAccount, Wait,
 };
-use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
+use gpucause_abi::state::{BlockOperation, LockKind, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::EngineInput;
 use proptest::prelude::*;
@@ -97,6 +97,7 @@ impl Source {
             held: self.nanos(),
             behind: self.nanos(),
             holder: self.maybe(|source| Tid(source.small())),
+            lock: self.maybe(|source| source.one(LockKind::ALL)),
             tgid: self.maybe(|source| Tgid(source.small())),
             relation: self.one(Relation::ALL),
         }

@@ -9,6 +9,7 @@ use gpucause_abi::snapshot::{
     Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
     RateEstimate,
 };
+use gpucause_abi::state::LockKind;
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use parking_lot::Mutex;
 
@@ -164,6 +165,20 @@ impl Value for Option<(OpId, Nanos)> {
         let Some(op) = from.known_number(tag)? else { return Ok(Some(None)) };
         let age = Nanos(from.number(tag + 1)?);
         Ok(Some(from.axes.ops.at(op)?.map(|op| (op, age))))
+    }
+}
+
+/// Older files have neither the number nor the labels.
+impl Value for Option<LockKind> {
+    fn write(&self, tag: u32, to: &mut Writer) {
+        if let Some(own) = self {
+            to.number(tag, own.position() as u64);
+        }
+    }
+
+    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
+        let Some(position) = from.known_number(tag)? else { return Ok(Some(None)) };
+        Ok(Some(LockKind::axis(from.axes).at(position)?))
     }
 }
 

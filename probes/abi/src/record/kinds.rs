@@ -98,6 +98,8 @@ shared_enum! {
         HitNetwork = "hit_network",
         /// Runs of the program that samples stacks.
         HitSample = "hit_sample",
+        /// Runs of the programs for the kernel's own locks, without those for locks that spin.
+        HitLock = "hit_lock",
         /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
         /// follow in the order of their runs.
         CostSwitch = "cost_switch",
@@ -115,6 +117,8 @@ shared_enum! {
         CostNetwork = "cost_network",
         /// Of the program that samples stacks.
         CostSample = "cost_sample",
+        /// Of the programs for the kernel's own locks.
+        CostLock = "cost_lock",
         /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
         /// counted.
         Truncated = "cut",
