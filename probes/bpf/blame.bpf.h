@@ -45,7 +45,7 @@ static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 
 		return RELATION_OTHER;
 	other_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &other_id);
-	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
+	return proc && proc->parent_id == proc_id && !proc->dispatches ? RELATION_WORKER : RELATION_OTHER;
 }
 
 /* Names a task as seen by threads of process `proc_id`, whose thread-group id is `own_tgid`. */

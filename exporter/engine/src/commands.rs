@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
 use crate::rules::cpu_preemption::on_one_cpu;
-use crate::rules::own_threads::{idle_elsewhere, widen};
+use crate::rules::own_threads::{idle_elsewhere, widened};
 use crate::worker_time::on_all_cpus;
 
 /// What commands name of the host.
@@ -133,7 +133,7 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         Cause::CpuPreemption if chain.is_of_own_threads() => {
             vec![match idle_elsewhere(place, &host.cpus) {
                 idle if idle.is_empty() => busiest_of(pid),
-                idle => widen(pid, place, &idle),
+                idle => move_job(pid, &widened(place, &idle)),
             }]
         }
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
@@ -211,7 +211,7 @@ const BUSIEST: &str = "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20";
 
 /// Command that lists the threads of a program and of its workers by CPU time.
 fn busiest_of(pid: u32) -> String {
-    format!("ps -Lo pid,tid,psr,pcpu,comm -p {pid} --ppid {pid} --sort=-pcpu")
+    format!("ps -Lo pid,tid,psr,pcpu,comm --sort=-pcpu {pid} {}", children(pid))
 }
 
 fn record(pid: u32) -> String {
@@ -246,11 +246,18 @@ fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
     match feeder.max(victim.pid) {
         _ if unused.is_empty() => BUSIEST.into(),
         _ if 2 * unused.len() < shared => BUSIEST.into(),
-        job => {
-            let unused = list(&unused);
-            format!("for p in {job} $(pgrep -P {job}); do taskset -acp {unused} $p; done")
-        }
+        job => move_job(job, &list(&unused)),
     }
+}
+
+/// Command that lets a program and its workers run on these CPUs.
+fn move_job(pid: u32, cpus: &str) -> String {
+    format!("for p in {pid} {}; do taskset -acp {cpus} $p; done", children(pid))
+}
+
+/// In a command, the PIDs of the children of a process and of their children, such as the workers of a fork server.
+fn children(pid: u32) -> String {
+    format!("$(for c in $(pgrep -P {pid}); do echo $c; pgrep -P $c; done)")
 }
 
 /// Against many tasks: all CPUs for a thread that has one, and a higher priority, except above that of another job that feeds a GPU.
@@ -411,18 +418,15 @@ mod tests {
     fn two_jobs_that_blame_each_other_are_separated_by_one_command_or_by_none() {
         let victim = |pid| Victim { pid, tid: pid, ..Victim::default() };
         let both = |unused| [separate(20, &victim(10), unused), separate(10, &victim(20), unused)];
-        let moved = "for p in 20 $(pgrep -P 20); do taskset -acp 2-3 $p; done";
-        assert_eq!(both("2-3"), [moved, moved]);
+        let moved = move_job(20, "2-3");
+        assert_eq!(both("2-3"), [&*moved, &*moved]);
         assert_eq!(both(""), [BUSIEST, BUSIEST]);
         let on = |cpus: &str| Victim {
             place: Place { cpus: cpus.into(), ..Place::default() },
             ..victim(10)
         };
         assert_eq!(separate(20, &on("0-30"), "31"), BUSIEST, "too few for a job");
-        assert_eq!(
-            separate(20, &on("0-3"), "4-5"),
-            "for p in 20 $(pgrep -P 20); do taskset -acp 4-5 $p; done"
-        );
+        assert_eq!(separate(20, &on("0-3"), "4-5"), move_job(20, "4-5"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use gpucause_engine::cpu_list::{cpus, list};
 
 use super::busy_threads::BusyThreads;
 use super::competition::Competition;
+use super::evaluated::Evaluated;
 use super::idle_cpus::IdleCpus;
 use crate::process_details::place::Places;
 use crate::process_details::threads::Usage;
@@ -38,12 +39,11 @@ struct Read {
 }
 
 impl Locator {
-    /// The CPUs of the host, and where the tasks of these chains run, by id of the chain; `observed` are the PIDs of observed
-    /// processes.
+    /// The CPUs of the host, and where the tasks of these chains run, by id of the chain.
     pub(super) fn locate(
         &mut self,
         ongoing: &[Chain],
-        observed: &[u32],
+        observed: &[Evaluated],
     ) -> (HostCpus, HashMap<String, Located>) {
         let is_ongoing = |id: &String| ongoing.iter().any(|chain| chain.id == *id);
         self.competitions.retain(|id, _| is_ongoing(id));
@@ -78,11 +78,15 @@ impl Locator {
     }
 
     /// Threads of the victim's process and of its workers that used CPUs lately.
-    fn busy_threads(&mut self, chain: &Chain, observed: &[u32], read: &mut Read) -> usize {
+    fn busy_threads(
+        &mut self,
+        chain: &Chain,
+        observed: &[Evaluated],
+        read: &mut Read,
+    ) -> usize {
         let pid = chain.victim.pid;
-        let is_worker = |own: &&u32| self.places.parent(**own) == Some(pid);
-        let workers = observed.iter().take(MAX_OBSERVED).filter(is_worker).copied();
-        let pids: Vec<u32> = [pid].into_iter().chain(workers).collect();
+        let workers = observed.iter().filter(|own| own.works_for == Some(pid)).map(|own| own.pid);
+        let pids: Vec<u32> = [pid].into_iter().chain(workers.take(MAX_OBSERVED)).collect();
         for &pid in &pids {
             read.usage(&self.places, pid);
         }
@@ -154,7 +158,7 @@ impl Locator {
         online: &str,
         idle: &BTreeSet<u32>,
         located: &HashMap<String, Located>,
-        observed: &[u32],
+        observed: &[Evaluated],
     ) -> String {
         let online = cpus(online);
         let of = |place: &Place| cpus(&place.cpus);
@@ -168,7 +172,8 @@ impl Locator {
         }
         let threads = self.places.threads();
         // A process that has ended needs none.
-        let observed = observed.iter().filter_map(|&pid| Some(cpus(&threads.cpus(pid, pid)?)));
+        let observed =
+            observed.iter().filter_map(|own| Some(cpus(&threads.cpus(own.pid, own.pid)?)));
         let used: BTreeSet<u32> = named.into_iter().chain(observed).flatten().collect();
         list(&idle.intersection(&online).filter(|cpu| !used.contains(cpu)).copied().collect())
     }
@@ -264,8 +269,13 @@ mod tests {
         fs::write(root.join("stat"), lines.collect::<String>()).unwrap();
     }
 
+    fn observed((pid, works_for): (u32, Option<u32>)) -> Evaluated {
+        Evaluated { pid, comm: None, works_for }
+    }
+
     fn located(locator: &mut Locator, chain: &Chain) -> (String, Located) {
-        let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20]);
+        let observed = [(10, None), (20, None)].map(observed);
+        let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &observed);
         (cpus.unused, located.remove("1").unwrap())
     }
 
@@ -376,13 +386,12 @@ mod tests {
             );
             process(root, 20, &[(20, "pt_data_worker", "0-1", 3 * ran)]);
             process(root, 30, &[(30, "serve", "0-3", 3 * ran)]);
-            let worker = "20 (pt_data_worker) S 10 7 7 0 -1 0 1 0 0 0 1 0 0 0 20 0 3 0 1 1 1";
-            fs::write(root.join("20/stat"), worker).unwrap();
         };
         let own = Culprit { pid: 10, comm: "feeder".into(), ..Culprit::default() };
         let mut chain = chain(own, 1.0);
         let mut locate = |chain: &Chain| {
-            let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20, 30]);
+            let observed = [(10, None), (20, Some(10)), (30, None)].map(observed);
+            let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &observed);
             let victim = located.remove("1").unwrap().victim.unwrap();
             (victim.busy_threads, cpus.idle, cpus.unused)
         };

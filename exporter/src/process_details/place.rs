@@ -7,7 +7,6 @@ use gpucause_engine::chain::Place;
 
 use super::membership::Membership;
 use super::pods;
-use super::stat_fields;
 use super::threads::{Threads, allowed_cpus};
 use crate::throttling::hierarchy::Hierarchy;
 
@@ -80,12 +79,6 @@ impl Places {
             autogroup: self.autogroup(pid, &groups).unwrap_or_default(),
             busy_threads: 0,
         })
-    }
-
-    /// The process that started another one.
-    pub(crate) fn parent(&self, pid: u32) -> Option<u32> {
-        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
-        stat_fields(&String::from_utf8_lossy(&stat))?.nth(1)?.parse().ok()
     }
 
     /// The threads of its processes.

@@ -52,6 +52,7 @@ mod samples;
 mod server_process;
 mod service;
 mod stacks;
+mod start_methods;
 mod top;
 #[path = "../fixture/training_ops.rs"]
 mod training_ops;

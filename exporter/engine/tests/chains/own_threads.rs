@@ -109,7 +109,8 @@ fn own_threads_beside_cpus_that_are_idle_and_that_they_may_not_use_are_severe() 
         "{}",
         chain.fix
     );
-    let command = "Run: `for p in 100 $(pgrep -P 100); do taskset -acp 0-3 $p; done`.";
+    let command = "Run: `for p in 100 $(for c in $(pgrep -P 100); do echo $c; pgrep -P $c; done); \
+                   do taskset -acp 0-3 $p; done`.";
     assert!(chain.fix.ends_with(command), "{}", chain.fix);
     lost(chain, 6 * 1_000 * MS);
 }
@@ -123,7 +124,8 @@ fn own_threads_are_not_severe_where_only_their_own_cpus_are_idle_or_theirs_are_u
         host.run(2, competes);
         let chain = host.only(Cause::CpuPreemption);
         assert_eq!(chain.severity, Severity::Low, "{idle} idle, {cpus} its own");
-        let list = " To see what uses the CPUs: `ps -Lo pid,tid,psr,pcpu,comm -p 100 --ppid 100 ";
+        let list =
+            " To see what uses the CPUs: `ps -Lo pid,tid,psr,pcpu,comm --sort=-pcpu 100 $(for ";
         assert!(chain.fix.contains(list) && !chain.fix.contains("Run:"), "{}", chain.fix);
     }
 }
