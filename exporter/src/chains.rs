@@ -5,6 +5,7 @@ pub(crate) mod code;
 mod competition;
 mod evaluated;
 mod idle_cpus;
+mod limit_users;
 mod locator;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -60,7 +60,14 @@ fn has_all_cpus(chain: &Chain, host: &Host) -> bool {
 /// The clause about a thread that waits for the only CPU that it may run on, while another task has it.
 fn shares_its_cpu(chain: &Chain, host: &Host) -> String {
     let waits = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
-    match only_cpu(&chain.victim.place, host) {
+    let Victim { comm, place, .. } = &chain.victim;
+    match only_cpu(place, host) {
+        Some(cpu) if waits && place.on_one_cpu => {
+            let allowed = list(&allowed(place, host));
+            format!(
+                " All threads of {comm} and of its workers may run on CPU {cpu} only, by their own CPU mask; they may use CPUs {allowed}."
+            )
+        }
         Some(cpu) if waits && !waited_for_idle_cpu(&chain.evidence) => {
             format!(" The dispatcher thread may run on CPU {cpu} only, and shares it.")
         }
@@ -79,9 +86,15 @@ fn idle_cpus(chain: &Chain, host: &Host) -> String {
     }
 }
 
-/// The only CPU that a thread may run on, where the host has more.
+/// The only CPU that a thread may run on, where its cgroup allows more.
 fn only_cpu(place: &Place, host: &Host) -> Option<u32> {
-    place.cpus.parse().ok().filter(|_| cpus(&host.cpus.online).len() > 1)
+    place.cpus.parse().ok().filter(|_| allowed(place, host).len() > 1)
+}
+
+/// The CPUs that a thread could be allowed to run on.
+fn allowed(place: &Place, host: &Host) -> BTreeSet<u32> {
+    let (online, cpuset) = (cpus(&host.cpus.online), cpus(&place.cpuset));
+    if cpuset.is_empty() { online } else { online.intersection(&cpuset).copied().collect() }
 }
 
 /// The clause about a process besides that of the culprit and the victim's own that took much of the CPU time as well. What is no
@@ -132,6 +145,9 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
     match chain.cause {
         Cause::CpuPreemption if chain.is_of_own_threads() => {
             vec![match idle_elsewhere(place, &host.cpus) {
+                _ if place.on_one_cpu && only_cpu(place, host).is_some() => {
+                    move_job(pid, &list(&allowed(place, host)))
+                }
                 idle if idle.is_empty() => busiest_of(pid),
                 idle => move_job(pid, &widened(place, &idle)),
             }]
@@ -263,8 +279,11 @@ fn children(pid: u32) -> String {
 /// Against many tasks: all CPUs for a thread that has one, and a higher priority, except above that of another job that feeds a GPU.
 fn against_many(victim: &Victim, host: &Host) -> Vec<String> {
     let Victim { pid, tid, place, .. } = victim;
-    let online = list(&cpus(&host.cpus.online));
-    let more = only_cpu(place, host).map(|_| format!("taskset -cp {online} {tid}"));
+    let more = list(&allowed(place, host));
+    let more = only_cpu(place, host).map(|_| match place.on_one_cpu {
+        true => move_job(*pid, &more),
+        false => format!("taskset -cp {more} {tid}"),
+    });
     let raise = match place.autogroup.is_empty() {
         true => format!("renice -n -10 -p {tid}"),
         false => format!("echo -10 > /proc/{pid}/autogroup"),

@@ -31,6 +31,7 @@ mod kernel_objects;
 mod kernels;
 mod levels;
 mod lifecycle;
+mod limits;
 mod live_page;
 mod nvml;
 mod observation;

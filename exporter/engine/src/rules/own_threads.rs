@@ -104,11 +104,12 @@ pub(crate) fn with_numbers(sentence: &str, place: &Place) -> String {
     sentence.replacen(BEGIN, &numbers, 1)
 }
 
-/// CPUs that are idle and that a thread may not run on; empty where that is unknown.
+/// CPUs that are idle and that a thread may not run on although its cgroup allows them; empty where that is unknown.
 pub(crate) fn idle_elsewhere(place: &Place, host: &HostCpus) -> String {
-    let own = cpus(&place.cpus);
+    let (own, cpuset) = (cpus(&place.cpus), cpus(&place.cpuset));
+    let is_allowed = |cpu: &u32| cpuset.is_empty() || cpuset.contains(cpu);
     let idle = cpus(&host.idle).into_iter().filter(|cpu| !own.is_empty() && !own.contains(cpu));
-    list(&idle.collect())
+    list(&idle.filter(is_allowed).collect())
 }
 
 /// The CPUs of a program, and these as well.

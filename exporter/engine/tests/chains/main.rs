@@ -17,6 +17,7 @@ mod dispatchers;
 mod healthy;
 mod job;
 mod laws;
+mod limits;
 mod lost;
 mod over_time;
 mod own_code;

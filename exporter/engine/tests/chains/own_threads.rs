@@ -131,6 +131,41 @@ fn own_threads_are_not_severe_where_only_their_own_cpus_are_idle_or_theirs_are_u
 }
 
 #[test]
+fn a_job_that_is_on_one_cpu_by_its_own_mask_is_moved_as_a_whole() {
+    for (cpuset, on_one_cpu, moved) in
+        [("", true, Some("0-3")), ("0-2", true, Some("0-2")), ("0", true, None), ("", false, None)]
+    {
+        let mut host = competing();
+        let own = Place { cpuset: cpuset.into(), on_one_cpu, ..place("0", 5) };
+        host.set_places([(100, own)]);
+        host.run(2, competes);
+        let fix = &host.only(Cause::CpuPreemption).fix;
+        let clause = |cpus| {
+            format!(
+                " All threads of train and of its workers may run on CPU 0 only, by their own CPU mask; they may use CPUs {cpus}."
+            )
+        };
+        assert_eq!(fix.contains(" by their own CPU mask"), moved.is_some(), "{cpuset}: {fix}");
+        let says = |cpus| {
+            fix.contains(&clause(cpus))
+                && fix.contains(&format!("do taskset -acp {cpus} $p; done`."))
+        };
+        assert!(moved.is_none_or(says), "{cpuset}: {fix}");
+        assert!(moved.is_some() || !fix.contains("taskset"), "{cpuset}: {fix}");
+    }
+}
+
+#[test]
+fn cpus_that_the_cgroup_does_not_allow_are_of_no_use_however_idle() {
+    let mut host = competing();
+    host.idle_cpus = "1-3";
+    host.set_places([(100, Place { cpuset: "0-1".into(), ..place("0-1", 5) })]);
+    host.run(2, competes);
+    let fix = &host.only(Cause::CpuPreemption).fix;
+    assert!(!fix.contains("which had nothing to do") && !fix.contains("taskset"), "{fix}");
+}
+
+#[test]
 fn another_process_that_has_most_of_the_cpu_is_blamed_as_ever() {
     for (reason, cause) in
         [(Reason::Preempted, Cause::CpuPreemption), (Reason::Runqueue, Cause::RunqueueWait)]
