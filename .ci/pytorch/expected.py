@@ -45,6 +45,7 @@ Fault = collections.namedtuple("Fault", "cause culprit line allowed", defaults=[
 FAULTS = {
     "slow_dataset": Fault("host_code", line=faults.SlowSamples.__getitem__),
     "slow_workers": Fault("dataloader_starvation"),
+    "slow_workers_of_a_server": Fault("dataloader_starvation"),
     "python_loop": Fault("lock_wait", "metrics", faults.aggregates),
     # On two CPUs, what computes there competes with the training, too: by the kernel's account for a tenth to a fifth of the time.
     "held_by_c": Fault("lock_wait", "metrics", allowed=("cpu_preemption", "runqueue_wait")),

@@ -64,11 +64,14 @@ class Threads:
         return tuple(sum(int(field[at]) for field in fields) / 1e9 for at in (0, 1))
 
 
-def slow_workers(run):
+def slow_workers(run, start=None):
     import torch
     from training import Training
 
-    batches = iter(torch.utils.data.DataLoader(SlowSamples(0.04), batch_size=2, num_workers=2))
+    loader = torch.utils.data.DataLoader(
+        SlowSamples(0.04), batch_size=2, num_workers=2, multiprocessing_context=start
+    )
+    batches = iter(loader)
     training = Training()
     gpu.never_the_limit()
     threads = Threads()
@@ -83,6 +86,11 @@ def slow_workers(run):
     for _ in range(3):
         step()
     run.only("train", step)
+
+
+def slow_workers_of_a_server(run):
+    """By the start method that is Python's own since 3.14."""
+    slow_workers(run, "forkserver")
 
 
 def named(name, function):
@@ -225,4 +233,4 @@ def emptied_cache(run):
     run.only("allocate", step)
 
 
-PROGRAMS = (slow_dataset, slow_workers, python_loop, held_by_c, preempted, reads, large_copies, emptied_cache)
+PROGRAMS = (slow_dataset, slow_workers, slow_workers_of_a_server, python_loop, held_by_c, preempted, reads, large_copies, emptied_cache)

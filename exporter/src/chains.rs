@@ -3,7 +3,9 @@
 mod busy_threads;
 pub(crate) mod code;
 mod competition;
+mod evaluated;
 mod idle_cpus;
+mod limit_users;
 mod locator;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
-use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::activity::{Activities, TimelinePoint};
 use gpucause_engine::chain::{Chain, Culprit};
 use gpucause_engine::peers::Peers;
@@ -23,6 +25,7 @@ use crate::pipeline::Details;
 use crate::server::node_name;
 
 use code::{CodeSampler, StackSampler};
+use evaluated::Evaluated;
 use locator::Locator;
 
 /// Between two evaluations. A chain needs two consecutive ones that show all of it, so that it is reported within three of them,
@@ -76,9 +79,6 @@ pub struct Findings {
 /// Chains whose tasks are located at each evaluation at most, the worst.
 const MAX_LOCATED: usize = 32;
 
-/// PID of a process, and its name unless it has ended.
-type Evaluated = (u32, Option<Comm>);
-
 /// The engine, shared between evaluations and scrapes.
 #[derive(Debug)]
 pub(crate) struct Chains {
@@ -87,7 +87,7 @@ pub(crate) struct Chains {
     locator: Option<Mutex<Locator>>,
     /// As the locator.
     code: Option<Mutex<CodeSampler>>,
-    /// The processes of the last evaluation, with the names of those that have not ended; `None` before the first.
+    /// The processes of the last evaluation; `None` before the first.
     evaluated: Mutex<Option<Vec<Evaluated>>>,
     /// PIDs of the processes whose chains are logged; all where there is none.
     logged: OnceLock<Vec<u32>>,
@@ -140,10 +140,7 @@ impl Chains {
     /// Evaluates the accounts; logs new chains. Returns all chains.
     pub(crate) fn evaluate(&self, input: &EngineInput) -> Vec<Chain> {
         let known = self.ids();
-        let own = |process: &ProcessSnapshot| {
-            (process.tgid.0, process.ended.is_none().then_some(process.comm))
-        };
-        let processes = input.snapshot.processes.iter().map(own).collect();
+        let processes = Evaluated::of(&input.snapshot.processes);
         self.engine().evaluate(input);
         self.set_evaluated(processes);
         self.locate();
@@ -201,7 +198,8 @@ impl Chains {
     fn locate(&self) {
         let Some(locator) = &self.locator else { return };
         let ongoing = self.ongoing();
-        let observed = self.evaluated().unwrap_or_default();
+        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let observed = evaluated.unwrap_or_default();
         let (cpus, places) =
             locator.lock().unwrap_or_else(PoisonError::into_inner).locate(&ongoing, &observed);
         if !ongoing.is_empty() {
@@ -228,14 +226,14 @@ impl Chains {
     /// PIDs of the processes of the last evaluation.
     pub(crate) fn evaluated(&self) -> Option<Vec<u32>> {
         let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner);
-        evaluated.as_ref().map(|processes| processes.iter().map(|(pid, _)| *pid).collect())
+        evaluated.as_ref().map(|processes| processes.iter().map(|own| own.pid).collect())
     }
 
     /// Names of those that have not ended, by PID.
     pub(crate) fn names(&self) -> BTreeMap<u32, String> {
         let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let live = evaluated.into_iter().flatten();
-        live.filter_map(|(pid, comm)| Some((pid, comm?.to_text()))).collect()
+        live.filter_map(|own| Some((own.pid, own.comm?.to_text()))).collect()
     }
 
     pub(crate) fn findings(&self) -> Findings {
@@ -283,6 +281,7 @@ mod tests {
     use super::*;
     use crate::process_details::ProcessDetails;
     use gpucause_abi::op::OpId;
+    use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{Nanos, Tgid};
 
     fn process(id: u32) -> ProcessSnapshot {

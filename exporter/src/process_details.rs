@@ -1,5 +1,6 @@
 //! Details of observed processes from `/proc`. Read while a process lives, kept as long as its accounts.
 
+pub(crate) mod cgroup_use;
 pub(crate) mod membership;
 pub(crate) mod place;
 mod pods;
@@ -14,7 +15,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use membership::Membership;
+use membership::{Membership, is_slurm_number};
 
 /// Facts about a process. What could not be read is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct ProcessDetails {
     pub pod: Arc<str>,
     /// Namespace of the pod.
     pub namespace: Arc<str>,
-    /// Id of the Slurm job.
+    /// Number of the Slurm job, or its SLUID where its number is unknown.
     pub slurm_job: Arc<str>,
     /// PID in its own PID namespace: that on the host unless it is in a container.
     pub ns_pid: Arc<str>,
@@ -185,7 +186,7 @@ impl DetailsCache {
             pod_uid: pod_uid.unwrap_or_default().into(),
             pod: pod.into(),
             namespace: namespace.into(),
-            slurm_job: slurm_job.unwrap_or_default().into(),
+            slurm_job: job_number(slurm_job, &environment).into(),
             ns_pid: ns_pid(&status).unwrap_or_default().into(),
             user: self.user(&status).unwrap_or_default().into(),
             rank,
@@ -228,6 +229,13 @@ fn ranks(environment: &[u8]) -> [Arc<str>; 3] {
     let numbers = LAUNCHERS.map(|names| names.map(|name| number_in(environment, name)));
     let launcher = numbers.into_iter().find(|[rank, ..]| rank.is_some());
     launcher.unwrap_or_default().map(|number| number.unwrap_or_default().into())
+}
+
+/// The number of the Slurm job that a process is in: as its cgroup has it, else its environment, else what its cgroup has instead.
+/// Slurm 26.05 names cgroups by SLUID, and a Slurm that does not limit jobs makes none.
+fn job_number(of_cgroup: Option<String>, environment: &[u8]) -> String {
+    let number = of_cgroup.clone().filter(|job| is_slurm_number(job));
+    number.or_else(|| number_in(environment, "SLURM_JOB_ID")).or(of_cgroup).unwrap_or_default()
 }
 
 /// The value of a variable, if it is a number: nothing else of the environment leaves this module.

@@ -27,7 +27,7 @@ static __always_inline __u32 relation_of_process(__u32 other_id, __u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &other_id);
 
-	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
+	return proc && proc->parent_id == proc_id && !proc->dispatches ? RELATION_WORKER : RELATION_OTHER;
 }
 
 /* The relation of another process's task to the process `proc_id`. */

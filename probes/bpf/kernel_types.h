@@ -28,6 +28,10 @@ enum {
 	BPF_F_MMAPABLE = 1 << 10,
 };
 
+enum pid_type {
+	PIDTYPE_SID = 3,
+};
+
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -45,8 +49,19 @@ struct atomic_int {
 
 struct core_state;
 
+struct upid {
+	int nr;
+};
+
+struct pid {
+	struct upid numbers[1];
+};
+
 struct signal_struct {
 	struct atomic_int live;
+	unsigned int flags;
+	unsigned int is_child_subreaper : 1;
+	struct pid *pids[4];
 	struct core_state *core_state;
 	unsigned long min_flt;
 	unsigned long maj_flt;

@@ -119,7 +119,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	__u32 tgid = child->tgid, parent_tgid = parent->tgid;
 	struct thread *thread;
 	__u32 *parent_id;
-	__u32 proc_id;
+	__u32 proc_id, owner;
 	__u64 now;
 
 	COUNT_RUN(LIFECYCLE);
@@ -128,7 +128,11 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
 	if (!parent_id)
 		return 0;
-	proc_id = tgid == parent_tgid ? *parent_id : track_process(child, tgid, *parent_id, EVENT_FORKED);
+	proc_id = *parent_id;
+	if (tgid != parent_tgid) {
+		owner = owner_of_children(proc_id);
+		proc_id = track_process(child, tgid, owner, EVENT_FORKED);
+	}
 	if (!proc_id)
 		return 0;
 	thread = track_thread(child, tgid, proc_id, silent_role(proc_id));

@@ -46,6 +46,10 @@ __u32 has_hashed_threads;
 /* tgid -> process id, for live processes only: written at the first call or fork, deleted at exit or exec. */
 MAP(tracked, HASH, 0, 16384, __u32, __u32);
 
+/* tgid -> id of the process that it works for, of processes whose parents have ended. Written by user space while it runs
+ * adopt_workers. */
+MAP(orphans, HASH, BPF_F_NO_PREALLOC, 1024, __u32, __u32);
+
 /* process id -> process. Deleted by user space some time after the process has ended. */
 MAP(procs, HASH, 0, 16384, __u32, struct proc);
 

@@ -13,6 +13,32 @@ static __always_inline bool maybe_tracked(__u32 tgid)
 	return *(volatile __u32 *)filter_slot(tgid) != 0;
 }
 
+/* The id of a process that makes traced calls, or 0. */
+static __noinline __u32 dispatcher_with(__u32 tgid)
+{
+	struct proc *proc;
+	__u32 *known;
+	__u32 id;
+
+	if (!maybe_tracked(tgid))
+		return 0;
+	known = bpf_map_lookup_elem(&tracked, &tgid);
+	if (!known)
+		return 0;
+	id = *known;
+	proc = bpf_map_lookup_elem(&procs, &id);
+	return proc && proc->dispatches ? id : 0;
+}
+
+/* Whom a child of this process works for: it, or if it makes no calls the dispatcher that it works for itself, such as
+ * that of a fork server. */
+static __noinline __u32 owner_of_children(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->parent_id && !proc->dispatches ? proc->parent_id : proc_id;
+}
+
 /* Registers a process and returns its id, or 0 when the maps are full. `kind` is that of the event. */
 static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __u32 parent_id, __u32 kind)
 {

@@ -29,6 +29,7 @@ mod histograms;
 mod host_use;
 mod kernels;
 mod loads;
+mod orphans;
 mod own_program;
 mod unseen_ends;
 mod waits;
@@ -36,6 +37,7 @@ mod waits;
 use adoption::Adoption;
 use kernels::Timers;
 pub(crate) use loads::Load;
+use orphans::Dispatcher;
 use own_program::OwnProgram;
 use waits::Flushes;
 
@@ -200,7 +202,7 @@ impl Reader {
             reports: Mutex::default(),
             links: map(waits::LINKS)?,
             launch_states,
-            adoption: Adoption::new(map(adoption::MAP)?),
+            adoption: Adoption::new(map(adoption::MAP)?, map(adoption::ORPHANS)?),
             self_counters: map("self_counters")?,
             ends: OwnProgram::of(object, unseen_ends::PROGRAM)?,
         })
@@ -231,7 +233,7 @@ impl Reader {
     /// # Errors
     /// When a map cannot be read; never because a process starts or ends meanwhile.
     pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
-        self.adoption.run_if_due()?;
+        self.adoption.run_if_due(|| self.dispatchers())?;
         let taken_at = monotonic_now();
         let (mut processes, flushes) = self.processes()?;
         let mut usage = BTreeMap::from([("procs", processes.len() as u64)]);
@@ -292,7 +294,7 @@ impl Reader {
     /// # Errors
     /// When the map cannot be read.
     pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
-        self.adoption.run_if_due()?;
+        self.adoption.run_if_due(|| self.dispatchers())?;
         let (processes, _) = self.processes()?;
         let gone =
             processes.into_values().filter(|process| !(process.execed && process.dispatches));
@@ -355,6 +357,17 @@ impl Reader {
             }
         })?;
         Ok((processes, flushes))
+    }
+
+    /// Live processes that make calls.
+    fn dispatchers(&self) -> Result<Vec<Dispatcher>, ReadError> {
+        let mut dispatchers = Vec::new();
+        self.procs.each(|id: u32, record: ProcRecord| {
+            if record.dispatches != 0 && record.ended_ns == 0 {
+                dispatchers.push(Dispatcher { id: ProcId(id), tgid: Tgid(record.tgid) });
+            }
+        })?;
+        Ok(dispatchers)
     }
 
     fn read_stalls(

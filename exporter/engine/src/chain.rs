@@ -4,6 +4,7 @@ mod code;
 mod continued;
 mod course;
 mod evidence;
+mod limit_user;
 mod place;
 
 use std::cmp::Ordering;
@@ -20,6 +21,7 @@ use crate::utc::utc;
 pub use code::CodeShare;
 pub use course::Course;
 pub use evidence::Evidence;
+pub use limit_user::LimitUser;
 pub use place::{HostCpus, Located, Loss, Place, Thread};
 
 /// Declares an enum whose variants have a label each, the same on metrics, in JSON and in the configuration.

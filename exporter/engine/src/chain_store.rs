@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
-    Cause, Chain, CodeShare, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+    Cause, Chain, CodeShare, Culprit, Effect, HostCpus, LimitUser, Located, Loss, Place, Severity,
+    Victim,
 };
 use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
@@ -51,6 +52,8 @@ struct Entry {
     advice: String,
     workers: WorkerTime,
     recent: RecentLosses,
+    /// Who uses most of what a limit leaves, as last measured.
+    user: Option<LimitUser>,
 }
 
 /// State of the chain that a detection belongs to.
@@ -229,6 +232,7 @@ impl ChainStore {
             advice,
             workers,
             recent,
+            user: None,
         };
         entry.write_texts(&host);
         self.host = host;
@@ -277,7 +281,10 @@ impl ChainStore {
             if let Some(place) = &located.victim {
                 victim.place.clone_from(place);
             }
-            if let Some(culprit) = culprit {
+            if let Some(user) = &located.user {
+                *culprit = user.culprit_of(victim.pid).cloned();
+                entry.user = Some(user.clone());
+            } else if let Some(culprit) = culprit {
                 if let Some(place) = &located.culprit {
                     culprit.place.clone_from(place);
                 }
@@ -444,7 +451,10 @@ impl Entry {
 
     fn write_texts(&mut self, host: &Host) {
         self.write_sentence();
-        self.chain.fix = commands::with(&self.advice, &self.chain, host);
+        let Chain { cause, victim, .. } = &self.chain;
+        let advice = self.user.as_ref().and_then(|user| user.advice(*cause, victim.pid));
+        let advice = advice.as_ref().unwrap_or(&self.advice);
+        self.chain.fix = commands::with(advice, &self.chain, host);
     }
 
     fn write_sentence(&mut self) {
@@ -452,8 +462,9 @@ impl Entry {
         let when = self.chain.when();
         let sentence = with_numbers(&self.sentence, &self.chain.victim.place);
         let sentence = self.chain.with_code(&sentence);
+        let user = self.user.as_ref().map(|user| user.clause(self.chain.cause)).unwrap_or_default();
         let mut text = String::new();
-        for part in [&*sentence, &*limited, &*unexplained, " ", &*when] {
+        for part in [&*sentence, &*limited, &*user, &*unexplained, " ", &*when] {
             text.push_str(part);
         }
         self.chain.sentence = text;

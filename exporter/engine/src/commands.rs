@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
 use crate::rules::cpu_preemption::on_one_cpu;
-use crate::rules::own_threads::{idle_elsewhere, widen};
+use crate::rules::own_threads::{idle_elsewhere, widened};
 use crate::worker_time::on_all_cpus;
 
 /// What commands name of the host.
@@ -60,7 +60,14 @@ fn has_all_cpus(chain: &Chain, host: &Host) -> bool {
 /// The clause about a thread that waits for the only CPU that it may run on, while another task has it.
 fn shares_its_cpu(chain: &Chain, host: &Host) -> String {
     let waits = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
-    match only_cpu(&chain.victim.place, host) {
+    let Victim { comm, place, .. } = &chain.victim;
+    match only_cpu(place, host) {
+        Some(cpu) if waits && place.on_one_cpu => {
+            let allowed = list(&allowed(place, host));
+            format!(
+                " All threads of {comm} and of its workers may run on CPU {cpu} only, by their own CPU mask; they may use CPUs {allowed}."
+            )
+        }
         Some(cpu) if waits && !waited_for_idle_cpu(&chain.evidence) => {
             format!(" The dispatcher thread may run on CPU {cpu} only, and shares it.")
         }
@@ -79,9 +86,15 @@ fn idle_cpus(chain: &Chain, host: &Host) -> String {
     }
 }
 
-/// The only CPU that a thread may run on, where the host has more.
+/// The only CPU that a thread may run on, where its cgroup allows more.
 fn only_cpu(place: &Place, host: &Host) -> Option<u32> {
-    place.cpus.parse().ok().filter(|_| cpus(&host.cpus.online).len() > 1)
+    place.cpus.parse().ok().filter(|_| allowed(place, host).len() > 1)
+}
+
+/// The CPUs that a thread could be allowed to run on.
+fn allowed(place: &Place, host: &Host) -> BTreeSet<u32> {
+    let (online, cpuset) = (cpus(&host.cpus.online), cpus(&place.cpuset));
+    if cpuset.is_empty() { online } else { online.intersection(&cpuset).copied().collect() }
 }
 
 /// The clause about a process besides that of the culprit and the victim's own that took much of the CPU time as well. What is no
@@ -132,8 +145,11 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
     match chain.cause {
         Cause::CpuPreemption if chain.is_of_own_threads() => {
             vec![match idle_elsewhere(place, &host.cpus) {
+                _ if place.on_one_cpu && only_cpu(place, host).is_some() => {
+                    move_job(pid, &list(&allowed(place, host)))
+                }
                 idle if idle.is_empty() => busiest_of(pid),
-                idle => widen(pid, place, &idle),
+                idle => move_job(pid, &widened(place, &idle)),
             }]
         }
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
@@ -217,7 +233,7 @@ const BUSIEST: &str = "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20";
 
 /// Command that lists the threads of a program and of its workers by CPU time.
 fn busiest_of(pid: u32) -> String {
-    format!("ps -Lo pid,tid,psr,pcpu,comm -p {pid} --ppid {pid} --sort=-pcpu")
+    format!("ps -Lo pid,tid,psr,pcpu,comm --sort=-pcpu {pid} {}", children(pid))
 }
 
 fn record(pid: u32) -> String {
@@ -252,18 +268,28 @@ fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
     match feeder.max(victim.pid) {
         _ if unused.is_empty() => BUSIEST.into(),
         _ if 2 * unused.len() < shared => BUSIEST.into(),
-        job => {
-            let unused = list(&unused);
-            format!("for p in {job} $(pgrep -P {job}); do taskset -acp {unused} $p; done")
-        }
+        job => move_job(job, &list(&unused)),
     }
+}
+
+/// Command that lets a program and its workers run on these CPUs.
+fn move_job(pid: u32, cpus: &str) -> String {
+    format!("for p in {pid} {}; do taskset -acp {cpus} $p; done", children(pid))
+}
+
+/// In a command, the PIDs of the children of a process and of their children, such as the workers of a fork server.
+fn children(pid: u32) -> String {
+    format!("$(for c in $(pgrep -P {pid}); do echo $c; pgrep -P $c; done)")
 }
 
 /// Against many tasks: all CPUs for a thread that has one, and a higher priority, except above that of another job that feeds a GPU.
 fn against_many(victim: &Victim, host: &Host) -> Vec<String> {
     let Victim { pid, tid, place, .. } = victim;
-    let online = list(&cpus(&host.cpus.online));
-    let more = only_cpu(place, host).map(|_| format!("taskset -cp {online} {tid}"));
+    let more = list(&allowed(place, host));
+    let more = only_cpu(place, host).map(|_| match place.on_one_cpu {
+        true => move_job(*pid, &more),
+        false => format!("taskset -cp {more} {tid}"),
+    });
     let raise = match place.autogroup.is_empty() {
         true => format!("renice -n -10 -p {tid}"),
         false => format!("echo -10 > /proc/{pid}/autogroup"),
@@ -417,18 +443,15 @@ mod tests {
     fn two_jobs_that_blame_each_other_are_separated_by_one_command_or_by_none() {
         let victim = |pid| Victim { pid, tid: pid, ..Victim::default() };
         let both = |unused| [separate(20, &victim(10), unused), separate(10, &victim(20), unused)];
-        let moved = "for p in 20 $(pgrep -P 20); do taskset -acp 2-3 $p; done";
-        assert_eq!(both("2-3"), [moved, moved]);
+        let moved = move_job(20, "2-3");
+        assert_eq!(both("2-3"), [&*moved, &*moved]);
         assert_eq!(both(""), [BUSIEST, BUSIEST]);
         let on = |cpus: &str| Victim {
             place: Place { cpus: cpus.into(), ..Place::default() },
             ..victim(10)
         };
         assert_eq!(separate(20, &on("0-30"), "31"), BUSIEST, "too few for a job");
-        assert_eq!(
-            separate(20, &on("0-3"), "4-5"),
-            "for p in 20 $(pgrep -P 20); do taskset -acp 4-5 $p; done"
-        );
+        assert_eq!(separate(20, &on("0-3"), "4-5"), move_job(20, "4-5"));
     }
 
     #[test]

@@ -300,7 +300,8 @@ fn context_of<'a>(
         process
     }));
     let mut workers: HashMap<ProcId, Vec<usize>> = HashMap::new();
-    for (index, process) in processes.iter().enumerate() {
+    // A child that makes calls is a program of its own.
+    for (index, process) in processes.iter().enumerate().filter(|(_, own)| !own.dispatches()) {
         if let Some(parent) = process.now.parent {
             workers.entry(parent).or_default().push(index);
         }

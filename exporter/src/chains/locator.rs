@@ -3,12 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-use gpucause_engine::chain::{Cause, Chain, Culprit, HostCpus, Located, Place, Thread};
+use gpucause_engine::chain::{Cause, Chain, Culprit, HostCpus, LimitUser, Located, Place, Thread};
 use gpucause_engine::cpu_list::{cpus, list};
 
 use super::busy_threads::BusyThreads;
 use super::competition::Competition;
+use super::evaluated::Evaluated;
 use super::idle_cpus::IdleCpus;
+use super::limit_users::LimitUsers;
 use crate::process_details::place::Places;
 use crate::process_details::threads::Usage;
 
@@ -27,6 +29,8 @@ pub(super) struct Locator {
     competitions: HashMap<String, Competition>,
     /// By id of the chain.
     busy_threads: HashMap<String, BusyThreads>,
+    /// By id of the chain.
+    limit_users: HashMap<String, LimitUsers>,
     idle_cpus: IdleCpus,
 }
 
@@ -38,16 +42,16 @@ struct Read {
 }
 
 impl Locator {
-    /// The CPUs of the host, and where the tasks of these chains run, by id of the chain; `observed` are the PIDs of observed
-    /// processes.
+    /// The CPUs of the host, and where the tasks of these chains run, by id of the chain.
     pub(super) fn locate(
         &mut self,
         ongoing: &[Chain],
-        observed: &[u32],
+        observed: &[Evaluated],
     ) -> (HostCpus, HashMap<String, Located>) {
         let is_ongoing = |id: &String| ongoing.iter().any(|chain| chain.id == *id);
         self.competitions.retain(|id, _| is_ongoing(id));
         self.busy_threads.retain(|id, _| is_ongoing(id));
+        self.limit_users.retain(|id, _| is_ongoing(id));
         if ongoing.is_empty() {
             self.idle_cpus.clear();
             return (HostCpus::default(), HashMap::new());
@@ -55,11 +59,16 @@ impl Locator {
         let mut read = Read::default();
         let located = ongoing.iter().map(|chain| (chain.id.clone(), self.of(chain, &mut read)));
         let mut located: HashMap<_, _> = located.collect();
-        for chain in ongoing.iter().filter(|chain| chain.is_of_own_threads()) {
-            let victim = located.get_mut(&chain.id).and_then(|own| own.victim.as_mut());
-            if let Some(victim) = victim {
+        for chain in ongoing {
+            let Some(own) = located.get_mut(&chain.id) else { continue };
+            let Some(victim) = own.victim.as_mut() else { continue };
+            if chain.is_of_own_threads() {
                 victim.busy_threads = self.busy_threads(chain, observed, &mut read);
             }
+            if matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) {
+                victim.on_one_cpu = self.is_on_one_cpu(chain, victim, observed, &mut read);
+            }
+            own.user = self.limit_user(chain, victim, &mut read);
         }
         let online = self.places.online_cpus();
         let of_jobs = |own: &Culprit| own.feeds.is_some();
@@ -78,18 +87,44 @@ impl Locator {
     }
 
     /// Threads of the victim's process and of its workers that used CPUs lately.
-    fn busy_threads(&mut self, chain: &Chain, observed: &[u32], read: &mut Read) -> usize {
-        let pid = chain.victim.pid;
-        let is_worker = |own: &&u32| self.places.parent(**own) == Some(pid);
-        let workers = observed.iter().take(MAX_OBSERVED).filter(is_worker).copied();
-        let pids: Vec<u32> = [pid].into_iter().chain(workers).collect();
-        for &pid in &pids {
-            read.usage(&self.places, pid);
-        }
-        let usage = |pid: &u32| read.usages.get(pid)?.as_ref();
-        let usages: Option<Vec<&Usage>> = pids.iter().map(usage).collect();
+    fn busy_threads(&mut self, chain: &Chain, observed: &[Evaluated], read: &mut Read) -> usize {
+        let usages = read.usages_of_job(&self.places, chain.victim.pid, observed);
         let busy = self.busy_threads.entry(chain.id.clone()).or_default();
         busy.update(Instant::now(), usages.as_deref())
+    }
+
+    /// Whether the victim may run on one CPU only, and so may all threads of its process and of its workers.
+    fn is_on_one_cpu(
+        &self,
+        chain: &Chain,
+        victim: &Place,
+        observed: &[Evaluated],
+        read: &mut Read,
+    ) -> bool {
+        if victim.cpus.parse::<u32>().is_err() {
+            return false;
+        }
+        let usages = read.usages_of_job(&self.places, chain.victim.pid, observed);
+        usages.is_some_and(|usages| usages.iter().all(|usage| usage.all_cpus() == victim.cpus))
+    }
+
+    /// Who uses most of what a limit of the victim's cgroup leaves, where that is the cause.
+    fn limit_user(&mut self, chain: &Chain, victim: &Place, read: &mut Read) -> Option<LimitUser> {
+        if !matches!(chain.cause, Cause::NoisyCgroup | Cause::PageFault) {
+            return None;
+        }
+        let is_cpu = chain.cause == Cause::NoisyCgroup;
+        let used = self.places.limit_use(chain.victim.pid, victim, is_cpu)?;
+        let users = self.limit_users.entry(chain.id.clone()).or_default();
+        let (pid, share) = users.update(Instant::now(), used)?;
+        let usage = read.usage(&self.places, pid).filter(|_| is_cpu);
+        let pool = usage.and_then(|usage| users.pool(usage));
+        let process = self.places.comm(pid)?;
+        let place = self.places.of(pid, Some(&process))?;
+        let (comm, threads) =
+            pool.map_or_else(|| (process.clone(), 0), |pool| (pool.name, pool.threads));
+        let culprit = Culprit { pid, comm, place, ..Culprit::default() };
+        Some(LimitUser { culprit, process, threads, share })
     }
 
     fn of(&mut self, chain: &Chain, read: &mut Read) -> Located {
@@ -115,7 +150,7 @@ impl Locator {
             (None, Some(usage)) => usage.all_cpus(),
             (_, None) => String::new(),
         };
-        Located { victim, culprit: Some(Place { cpus, ..place }), thread }
+        Located { victim, culprit: Some(Place { cpus, ..place }), thread, user: None }
     }
 
     /// A culprit that is a thread of the victim's own process: the one that held the lock, or else the only one of its name.
@@ -127,7 +162,7 @@ impl Locator {
         let cpus = cpus.unwrap_or_default();
         let place = victim.as_ref().map(|place| Place { cpus, ..place.clone() });
         let thread = tid.map(|tid| Thread { tid, comm: culprit.comm.clone() });
-        Located { victim, culprit: place, thread }
+        Located { victim, culprit: place, thread, user: None }
     }
 
     /// The thread that has the victim's CPU, if that is measured.
@@ -154,7 +189,7 @@ impl Locator {
         online: &str,
         idle: &BTreeSet<u32>,
         located: &HashMap<String, Located>,
-        observed: &[u32],
+        observed: &[Evaluated],
     ) -> String {
         let online = cpus(online);
         let of = |place: &Place| cpus(&place.cpus);
@@ -168,7 +203,8 @@ impl Locator {
         }
         let threads = self.places.threads();
         // A process that has ended needs none.
-        let observed = observed.iter().filter_map(|&pid| Some(cpus(&threads.cpus(pid, pid)?)));
+        let observed =
+            observed.iter().filter_map(|own| Some(cpus(&threads.cpus(own.pid, own.pid)?)));
         let used: BTreeSet<u32> = named.into_iter().chain(observed).flatten().collect();
         list(&idle.intersection(&online).filter(|cpu| !used.contains(cpu)).copied().collect())
     }
@@ -186,6 +222,23 @@ impl Read {
     }
 }
 
+impl Read {
+    /// The threads of a process and of its workers; `None` where those of one are unknown.
+    fn usages_of_job(
+        &mut self,
+        places: &Places,
+        pid: u32,
+        observed: &[Evaluated],
+    ) -> Option<Vec<&Usage>> {
+        let workers = observed.iter().filter(|own| own.works_for == Some(pid)).map(|own| own.pid);
+        let pids: Vec<u32> = [pid].into_iter().chain(workers.take(MAX_OBSERVED)).collect();
+        for &pid in &pids {
+            self.usage(places, pid);
+        }
+        pids.iter().map(|pid| self.usages.get(pid)?.as_ref()).collect()
+    }
+}
+
 impl Usage {
     fn cpus_of(&self, tid: u32) -> String {
         let thread = self.threads.iter().find(|thread| thread.tid == tid);
@@ -199,201 +252,4 @@ impl Usage {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use gpucause_engine::chain::{Course, Effect, Evidence, Feeder, Loss, Severity, Victim};
-
-    use super::*;
-
-    fn thread(root: &Path, pid: u32, (tid, comm, cpus, ms): (u32, &str, &str, u64)) {
-        let dir = root.join(format!("{pid}/task/{tid}"));
-        fs::create_dir_all(&dir).unwrap();
-        let status = format!("Name:\t{comm}\nCpus_allowed_list:\t{cpus}\n");
-        if tid == pid {
-            let leader = root.join(pid.to_string());
-            fs::write(leader.join("comm"), format!("{comm}\n")).unwrap();
-            fs::write(leader.join("status"), &status).unwrap();
-        }
-        fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
-        fs::write(dir.join("status"), &status).unwrap();
-        fs::write(dir.join("schedstat"), format!("{} 0 0\n", ms * 1_000_000)).unwrap();
-        fs::write(root.join(format!("{pid}/cgroup")), "0::/\n").unwrap();
-    }
-
-    /// A process whose threads ran for so many milliseconds in all.
-    fn process(root: &Path, pid: u32, threads: &[(u32, &str, &str, u64)]) {
-        threads.iter().for_each(|&own| thread(root, pid, own));
-        let ticks = threads.iter().map(|own| own.3).sum::<u64>() / 10;
-        let stat = format!("{pid} (x) S 1 7 7 0 -1 0 1 0 0 0 {ticks} 0 0 0 20 0 3 0 1 1 1");
-        fs::write(root.join(format!("{pid}/stat")), stat).unwrap();
-    }
-
-    fn chain(culprit: Culprit, taken: f64) -> Chain {
-        let loss = Loss { pid: Some(culprit.pid), comm: culprit.comm.clone(), seconds: taken };
-        Chain {
-            id: "1".into(),
-            cause: Cause::CpuPreemption,
-            effect: Effect::LaunchGap,
-            severity: Severity::High,
-            victim: Victim { pid: 10, tid: 12, comm: "train".into(), ..Victim::default() },
-            culprit: Some(culprit),
-            explained: 1.0,
-            lost_seconds: taken,
-            losses: vec![loss],
-            evidence: Evidence::default(),
-            path: Vec::new(),
-            sentence: String::new(),
-            fix: String::new(),
-            first_seen: 1.0,
-            last_seen: 2.0,
-            ongoing: Some(true),
-            code: Vec::new(),
-            course: Course::default(),
-        }
-    }
-
-    /// Has each CPU be idle for so many ticks since the host was booted, or else busy.
-    fn cpu_times(root: &Path, ticks: u64, busy: Option<u32>) {
-        let times = |cpu| if Some(cpu) == busy { (ticks, 0) } else { (0, ticks) };
-        let line = |cpu| (cpu, times(cpu));
-        let lines = (0..4)
-            .map(line)
-            .map(|(cpu, (busy, idle))| format!("cpu{cpu} {busy} 0 0 {idle} 0 0 0 0\n"));
-        fs::write(root.join("stat"), lines.collect::<String>()).unwrap();
-    }
-
-    fn located(locator: &mut Locator, chain: &Chain) -> (String, Located) {
-        let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20]);
-        (cpus.unused, located.remove("1").unwrap())
-    }
-
-    fn locator(root: &Path) -> Locator {
-        fs::write(root.join("online"), "0-3\n").unwrap();
-        let places = Places::at(root, root, root.join("online"));
-        let mut locator = Locator { places, ..Locator::default() };
-        cpu_times(root, 0, None);
-        locator.idle_cpus.update(&locator.places.cpu_times());
-        cpu_times(root, 150, None);
-        locator
-    }
-
-    #[test]
-    fn cpus_are_those_of_the_threads_that_compete() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        process(root, 10, &[(10, "train", "0-1", 0), (12, "feeder", "1", 0)]);
-        process(root, 20, &[(20, "serve", "0", 5_000), (26, "flusher", "1", 100)]);
-        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
-        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
-        let (unused, first) = located(&mut locator, &chain(culprit.clone(), 1.0));
-        assert_eq!(first.victim.unwrap().cpus, "1", "those of its thread");
-        assert_eq!((first.culprit.unwrap().cpus, first.thread), ("0-1".into(), None));
-        assert_eq!(unused, "2-3");
-        process(root, 20, &[(20, "serve", "0", 6_000), (26, "flusher", "1", 700)]);
-        let (_, second) = located(&mut locator, &chain(culprit, 1.6));
-        let thread = Thread { tid: 26, comm: "flusher".into() };
-        assert_eq!((second.culprit.unwrap().cpus, second.thread), ("1".into(), Some(thread)));
-    }
-
-    #[test]
-    fn a_cpu_stays_unused_when_it_is_not_known_which_thread_of_the_culprit_competes() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "1", 0)]);
-        process(root, 20, &[(20, "serve", "1", 5_000), (26, "flusher", "0-3", 100)]);
-        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
-        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
-        let (unused, own) = located(&mut locator, &chain(culprit.clone(), 1.0));
-        assert_eq!((own.culprit.unwrap().cpus, own.thread), ("0-3".into(), None));
-        assert_eq!(unused, "2-3");
-        process(root, 20, &[(20, "serve", "1", 5_600), (26, "flusher", "0-3", 100)]);
-        let (unused, own) = located(&mut locator, &chain(culprit.clone(), 1.6));
-        assert_eq!((own.culprit.unwrap().cpus, own.thread.unwrap().tid), ("1".into(), 20));
-        assert_eq!(unused, "2-3", "the same");
-        thread(root, 20, (20, "serve", "0-3", 5_600));
-        let (unused, _) = located(&mut locator, &chain(culprit, 1.6));
-        assert_eq!(unused, "", "another job may use all");
-    }
-
-    #[test]
-    fn a_cpu_that_a_thread_of_another_process_is_busy_on_is_not_unused() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "1", 0)]);
-        process(root, 20, &[(20, "serve", "1", 0)]);
-        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
-        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
-        let chain = chain(culprit, 1.0);
-        assert_eq!(located(&mut locator, &chain).0, "2-3");
-        // Such as a polling thread, whose process has a main thread that may run anywhere.
-        process(root, 30, &[(30, "proxy", "0-3", 0), (31, "poller", "3", 0)]);
-        cpu_times(root, 300, Some(3));
-        assert_eq!(located(&mut locator, &chain).0, "2");
-    }
-
-    #[test]
-    fn the_holder_of_a_lock_has_cpus_of_its_own() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "0", 0), (13, "holder", "1", 0)]);
-        let holder = Culprit { pid: 10, comm: "holder".into(), ..Culprit::default() };
-        let (unused, own) = located(&mut locator, &chain(holder, 1.0));
-        assert_eq!((&*own.culprit.unwrap().cpus, own.thread.unwrap().tid), ("1", 13));
-        assert_eq!((own.victim.unwrap().cpus, unused), ("0".into(), String::new()));
-    }
-
-    #[test]
-    fn a_process_with_too_many_threads_or_another_name_has_unknown_cpus() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "0", 0)]);
-        let many = (20..=150).map(|tid| (tid, "hog", "0-3", 0));
-        process(root, 20, &many.collect::<Vec<_>>());
-        let mut culprit = Culprit { pid: 20, comm: "hog".into(), ..Culprit::default() };
-        let (_, own) = located(&mut locator, &chain(culprit.clone(), 1.0));
-        assert_eq!(own.culprit.unwrap().cpus, "");
-        culprit.comm = "gone".into();
-        assert_eq!(located(&mut locator, &chain(culprit, 1.0)).1.culprit, None);
-    }
-
-    #[test]
-    fn own_threads_that_compete_are_counted_with_those_of_workers_beside_the_idle_cpus() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let mut locator = locator(root);
-        let threads = |ran: u64| {
-            process(
-                root,
-                10,
-                &[(10, "train", "0-1", ran), (12, "feeder", "0-1", ran), (13, "rests", "0-1", 7)],
-            );
-            process(root, 20, &[(20, "pt_data_worker", "0-1", 3 * ran)]);
-            process(root, 30, &[(30, "serve", "0-3", 3 * ran)]);
-            let worker = "20 (pt_data_worker) S 10 7 7 0 -1 0 1 0 0 0 1 0 0 0 20 0 3 0 1 1 1";
-            fs::write(root.join("20/stat"), worker).unwrap();
-        };
-        let own = Culprit { pid: 10, comm: "feeder".into(), ..Culprit::default() };
-        let mut chain = chain(own, 1.0);
-        let mut locate = |chain: &Chain| {
-            let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20, 30]);
-            let victim = located.remove("1").unwrap().victim.unwrap();
-            (victim.busy_threads, cpus.idle, cpus.unused)
-        };
-        threads(100);
-        assert_eq!(locate(&chain), (0, String::new(), String::new()), "others compete");
-        chain.evidence = Evidence::default().with("own_share", 0.9);
-        let nothing_measured = (0, String::new(), String::new());
-        assert_eq!(locate(&chain), nothing_measured);
-        std::thread::sleep(std::time::Duration::from_millis(600));
-        threads(600);
-        cpu_times(root, 300, Some(3));
-        assert_eq!(locate(&chain), (3, "0-2".into(), String::new()));
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ pub(crate) struct Membership {
     pub(super) container_id: Option<String>,
     /// UID of the innermost Kubernetes pod, in the form that the API server shows.
     pub(super) pod_uid: Option<String>,
-    /// Id of the Slurm job.
+    /// Number of the Slurm job, or its SLUID where only that is known.
     pub(super) slurm_job: Option<String>,
 }
 
@@ -94,8 +94,8 @@ const fn is_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// The number in `job_NUMBER` below the folder of a Slurm daemon: `slurm`, `slurm_NODE`, `slurmstepd.scope` or
-/// `NODE_slurmstepd.scope`.
+/// The number in `job_NUMBER`, or the SLUID by which Slurm 26.05 names the job, below the folder of a Slurm daemon: `slurm`,
+/// `slurm_NODE`, `slurmstepd.scope` or `NODE_slurmstepd.scope`.
 fn slurm_job(cgroup: &str) -> Option<&str> {
     let mut components = cgroup.split('/');
     components.find(|component| {
@@ -103,10 +103,23 @@ fn slurm_job(cgroup: &str) -> Option<&str> {
             || component.starts_with("slurm_")
             || component.ends_with("slurmstepd.scope")
     })?;
-    components.find_map(|component| {
-        let job = component.strip_prefix("job_")?;
-        (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then_some(job)
+    components.find_map(|component| match component.strip_prefix("job_") {
+        Some(job) => is_slurm_number(job).then_some(job),
+        None => is_sluid(component).then_some(component),
     })
+}
+
+/// Whether the job is known by its number.
+pub(super) fn is_slurm_number(job: &str) -> bool {
+    !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// 64 bits in the alphabet of Crockford's Base32, after an `s`.
+fn is_sluid(text: &str) -> bool {
+    let is_digit =
+        |byte: u8| byte.is_ascii_digit() || (byte.is_ascii_uppercase() && !b"ILOU".contains(&byte));
+    let digits = text.strip_prefix('s').map(str::as_bytes);
+    digits.is_some_and(|digits| digits.len() == 13 && digits.iter().all(|&byte| is_digit(byte)))
 }
 
 #[cfg(test)]

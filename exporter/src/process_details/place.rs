@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use gpucause_engine::chain::Place;
 
+use super::cgroup_use::{self, CgroupUse};
 use super::membership::Membership;
 use super::pods;
-use super::stat_fields;
 use super::threads::{Threads, allowed_cpus};
 use crate::throttling::hierarchy::Hierarchy;
 
@@ -78,14 +78,30 @@ impl Places {
             cgroup,
             python: self.runs_python(pid),
             autogroup: self.autogroup(pid, &groups).unwrap_or_default(),
+            cpuset: self.cpuset(&groups).unwrap_or_default(),
             busy_threads: 0,
+            on_one_cpu: false,
         })
     }
 
-    /// The process that started another one.
-    pub(crate) fn parent(&self, pid: u32) -> Option<u32> {
-        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
-        stat_fields(&String::from_utf8_lossy(&stat))?.nth(1)?.parse().ok()
+    /// What the processes of a victim's cgroup have used of what its limit leaves: CPU time at a CPU limit, else file data where
+    /// the group is at its memory limit.
+    pub(crate) fn limit_use(&self, pid: u32, place: &Place, is_cpu: bool) -> Option<CgroupUse> {
+        if is_cpu {
+            let group = Path::new(&place.cpu_limit).parent()?;
+            return cgroup_use::cpu_time(group, |pid| self.threads().ran(pid));
+        }
+        let hierarchy = self.hierarchy.as_ref()?;
+        let groups = fs::read_to_string(self.proc_root.join(format!("{pid}/cgroup"))).ok()?;
+        let groups = hierarchy.groups(&hierarchy.cgroup_of(&groups)?);
+        let group = cgroup_use::full_of_cache(groups.into_iter().rev())?;
+        cgroup_use::file_data(&group, &self.proc_root)
+    }
+
+    /// The name of a process.
+    pub(crate) fn comm(&self, pid: u32) -> Option<String> {
+        let comm = fs::read(self.proc_root.join(format!("{pid}/comm"))).ok()?;
+        Some(String::from_utf8_lossy(&comm).trim_end_matches('\n').to_owned())
     }
 
     /// The threads of its processes.
@@ -129,6 +145,11 @@ impl Places {
             return None;
         }
         Some(text(&format!("{pid}/autogroup"))?.split_whitespace().next()?.to_owned())
+    }
+
+    fn cpuset(&self, groups: &str) -> Option<String> {
+        let hierarchy = self.hierarchy.as_ref()?;
+        hierarchy.cpuset(&hierarchy.cgroup_of(groups)?)
     }
 
     fn cpu_limit(&self, groups: &str) -> Option<String> {

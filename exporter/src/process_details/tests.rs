@@ -75,6 +75,25 @@ fn ranks_are_those_of_the_innermost_launcher_and_of_one_alone() {
 }
 
 #[test]
+fn a_slurm_job_has_its_number_where_its_cgroup_lacks_it() {
+    let (sluid, named) = ("s5K1KKYAYG5D00", b"A=1\0SLURM_JOB_ID=4711\0".as_slice());
+    let cases: [(Option<&str>, &[u8], &str); 7] = [
+        (Some(sluid), named, "4711"),
+        (Some("s5K1KKYAYG5D01"), b"SLURM_JOB_ID=4712\0", "4712"),
+        (Some(sluid), b"SLURM_JOB_ID=x\0", sluid),
+        (Some(sluid), b"", sluid),
+        // A program that another job's shell started is in the job whose cgroup it is in.
+        (Some("4710"), named, "4710"),
+        (None, named, "4711"),
+        (None, b"", ""),
+    ];
+    for (of_cgroup, environment, job) in cases {
+        let found = job_number(of_cgroup.map(str::to_owned), environment);
+        assert_eq!(found, job, "{of_cgroup:?}");
+    }
+}
+
+#[test]
 fn only_numbers_are_taken_from_the_environment() {
     let environment = b"RANK=3\0WORLD_SIZE=secret\0LOCAL_RANK=1\0XRANK=9\0";
     assert_eq!(number_in(environment, "RANK").as_deref(), Some("3"));

@@ -54,11 +54,16 @@ impl Threads<'_> {
         if tids.is_empty() || tids.len() > most {
             return None;
         }
-        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
+        let ran = self.ran(pid);
         // One that ended in the meantime is left out.
         let threads = tids.into_iter().filter_map(|tid| self.thread(pid, tid)).collect();
-        let ran = ran(&String::from_utf8_lossy(&stat));
         Some(Usage { threads, ran: ran.filter(|_| began.elapsed() <= MAX_READ) })
+    }
+
+    /// How long all threads of a process ran, and those that have ended, in nanoseconds.
+    pub(crate) fn ran(&self, pid: u32) -> Option<u64> {
+        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
+        ran(&String::from_utf8_lossy(&stat))
     }
 
     fn thread(&self, pid: u32, tid: u32) -> Option<Thread> {

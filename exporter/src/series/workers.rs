@@ -1,4 +1,4 @@
-//! Worker processes, such as those of data loaders: children without calls of their own. They have no series: their accounts are part
+//! Worker processes, such as those of data loaders: descendants without calls of their own. They have no series: their accounts are part
 //! of the process that they work for, also after they ended, so that its counters never decrease.
 
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ impl Owners {
     }
 }
 
-/// Whether a process is the child of another and has made no calls.
+/// Whether a process is a descendant of one that makes calls, and has made none.
 #[must_use]
 pub const fn is_worker(process: &ProcessSnapshot) -> bool {
     process.parent.is_some() && !process.dispatches

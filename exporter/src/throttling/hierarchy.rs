@@ -50,7 +50,7 @@ impl Hierarchy {
     }
 
     /// The folders of a group and of all above it.
-    pub(super) fn groups(&self, cgroup: &str) -> Vec<PathBuf> {
+    pub(crate) fn groups(&self, cgroup: &str) -> Vec<PathBuf> {
         let inside = cgroup.strip_prefix(self.from.trim_end_matches('/')).unwrap_or(cgroup);
         let mut groups = vec![self.at.clone()];
         for name in inside.split('/').filter(|name| !name.is_empty() && *name != "..") {
@@ -65,6 +65,13 @@ impl Hierarchy {
         let file = if self.unified { "cpu.weight" } else { "cpu.shares" };
         let root = usize::from(self.from == "/");
         self.groups(cgroup).iter().skip(root).any(|group| group.join(file).exists())
+    }
+
+    /// The CPUs that a group may use, by itself or the nearest above it that says so; `None` where that is unknown.
+    pub(crate) fn cpuset(&self, cgroup: &str) -> Option<String> {
+        let files = self.groups(cgroup).into_iter().rev();
+        let mut texts = files.map(|group| read_to_string(group.join("cpuset.cpus.effective")));
+        Some(texts.find_map(Result::ok)?.trim().to_owned())
     }
 
     /// The file with the lowest CPU limit of a group and those above it, the innermost of equal ones.

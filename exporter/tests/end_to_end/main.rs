@@ -32,6 +32,7 @@ mod kernel_objects;
 mod kernels;
 mod levels;
 mod lifecycle;
+mod limits;
 mod live_page;
 mod nvml;
 mod observation;
@@ -54,6 +55,7 @@ mod samples;
 mod server_process;
 mod service;
 mod stacks;
+mod start_methods;
 mod top;
 #[path = "../fixture/training_ops.rs"]
 mod training_ops;

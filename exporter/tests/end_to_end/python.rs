@@ -63,7 +63,7 @@ impl Script {
 }
 
 /// The system's Python, and those that a version manager has beside it.
-fn pythons() -> Vec<PathBuf> {
+pub(crate) fn pythons() -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/usr/bin/python3")];
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     for entry in fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten() {

@@ -245,7 +245,7 @@ records! {
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {
         tgid: u32,
-        /// The process whose child this is, when it was forked by an observed one; else 0.
+        /// The nearest ancestor that makes traced calls, when it was observed as this was forked or adopted; else 0.
         parent_id: u32,
         /// 1 once a thread of it has made a traced call.
         dispatches: u32,

@@ -48,7 +48,7 @@ pub struct ProcessSnapshot {
     pub tgid: Tgid,
     /// Name of the thread-group leader.
     pub comm: Comm,
-    /// The process that forked this one, when it is a worker.
+    /// The nearest process above this one that makes calls. A worker makes none itself.
     pub parent: Option<ProcId>,
     /// When the process started, on the boot-time clock.
     pub started_boottime: Nanos,

@@ -135,7 +135,7 @@ shared_enum! {
         Dispatcher = "dispatcher",
         /// Another thread of a process that has a dispatcher.
         Helper = "helper",
-        /// A thread of a child process of one that has a dispatcher, such as a data-loader worker.
+        /// A thread of a descendant without traced calls of a process that has a dispatcher, such as a data-loader worker.
         Worker = "worker",
     }
 }

@@ -10,7 +10,7 @@ use super::{ReadError, Reader, decode};
 pub(crate) struct Load {
     pub(crate) id: ProcId,
     pub(crate) tgid: Tgid,
-    /// The parent process, if observed.
+    /// The nearest process above it that makes calls, if observed.
     pub(crate) parent: Option<ProcId>,
     /// The window of the hits.
     pub(crate) window: u32,

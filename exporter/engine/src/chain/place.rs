@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::LimitUser;
+
 /// Where a process runs. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -33,6 +35,12 @@ pub struct Place {
     /// Threads of the process and of its workers that used a CPU lately; 0 where that is unknown.
     #[serde(skip)]
     pub busy_threads: usize,
+    /// CPUs that its cgroup allows; empty where that is unknown.
+    #[serde(skip)]
+    pub cpuset: String,
+    /// Whether all threads of the process and of its workers may run on one CPU only, the same.
+    #[serde(skip)]
+    pub on_one_cpu: bool,
 }
 
 impl Place {
@@ -75,6 +83,8 @@ pub struct Located {
     pub culprit: Option<Place>,
     /// The thread of the culprit's process that did it.
     pub thread: Option<Thread>,
+    /// Who uses most of what a limit of the victim's cgroup leaves, where that is the cause.
+    pub user: Option<LimitUser>,
 }
 
 /// A thread of a culprit's process.

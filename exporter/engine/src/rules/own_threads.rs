@@ -25,11 +25,7 @@ const BEGIN: &str = "Its own threads compete for CPUs";
 pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) -> bool {
     let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };
     let prepares = |own: &&Process<'_>| own.now.tgid == tgid && own.now.measures.ended_waits.0 > 0;
-    tgid == process.now.tgid
-        || context
-            .workers_of(process.now.id)
-            .filter(|own| !own.dispatches())
-            .any(|own| prepares(&own))
+    tgid == process.now.tgid || context.workers_of(process.now.id).any(|own| prepares(&own))
 }
 
 /// The share of the wait for a CPU that was for the program itself, if that is most of it. Over the long window, as the cause is.
@@ -108,15 +104,15 @@ pub(crate) fn with_numbers(sentence: &str, place: &Place) -> String {
     sentence.replacen(BEGIN, &numbers, 1)
 }
 
-/// CPUs that are idle and that a thread may not run on; empty where that is unknown.
+/// CPUs that are idle and that a thread may not run on although its cgroup allows them; empty where that is unknown.
 pub(crate) fn idle_elsewhere(place: &Place, host: &HostCpus) -> String {
-    let own = cpus(&place.cpus);
+    let (own, cpuset) = (cpus(&place.cpus), cpus(&place.cpuset));
+    let is_allowed = |cpu: &u32| cpuset.is_empty() || cpuset.contains(cpu);
     let idle = cpus(&host.idle).into_iter().filter(|cpu| !own.is_empty() && !own.contains(cpu));
-    list(&idle.collect())
+    list(&idle.filter(is_allowed).collect())
 }
 
-/// The command that lets a program and its workers run on these CPUs as well.
-pub(crate) fn widen(pid: u32, place: &Place, more: &str) -> String {
-    let all = list(&cpus(&place.cpus).union(&cpus(more)).copied().collect());
-    format!("for p in {pid} $(pgrep -P {pid}); do taskset -acp {all} $p; done")
+/// The CPUs of a program, and these as well.
+pub(crate) fn widened(place: &Place, more: &str) -> String {
+    list(&cpus(&place.cpus).union(&cpus(more)).copied().collect())
 }

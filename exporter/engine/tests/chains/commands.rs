@@ -200,7 +200,8 @@ fn processes_that_feed_gpus_and_compete_are_separated_and_never_slowed() {
     for chain in host.chains() {
         let fix = &chain.fix;
         assert!(fix.contains("feeds a GPU itself") && !fix.contains("renice"), "{fix}");
-        let moved = "Run: `for p in 900 $(pgrep -P 900); do taskset -acp 1 $p; done`.";
+        let moved = "Run: `for p in 900 $(for c in $(pgrep -P 900); do echo $c; pgrep -P $c; done); \
+                     do taskset -acp 1 $p; done`.";
         assert!(fix.ends_with(moved), "{fix}");
     }
 }

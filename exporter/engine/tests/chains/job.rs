@@ -314,6 +314,17 @@ fn a_worker_that_is_killed_for_lack_of_memory_is_reported_at_once_and_once() {
 }
 
 #[test]
+fn a_child_that_makes_calls_and_is_killed_for_lack_of_memory_is_nobodys_worker() {
+    let mut host = scenarios::trained();
+    host.start_worker(0, 200).now.dispatches = true;
+    host.run_all(1, |processes, _| {
+        steady(&mut processes[0]);
+        processes[1].now.measures.oom_kills = 1;
+    });
+    assert_eq!(host.only(Cause::OomKill).victim.pid, 200);
+}
+
+#[test]
 fn a_process_that_is_killed_for_lack_of_memory_while_it_starts_is_reported() {
     let mut host = Host::training();
     host.run(1, |train| {

@@ -18,6 +18,7 @@ mod healthy;
 mod job;
 mod kernel_locks;
 mod laws;
+mod limits;
 mod lost;
 mod others;
 mod over_time;

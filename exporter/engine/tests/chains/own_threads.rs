@@ -109,7 +109,8 @@ fn own_threads_beside_cpus_that_are_idle_and_that_they_may_not_use_are_severe() 
         "{}",
         chain.fix
     );
-    let command = "Run: `for p in 100 $(pgrep -P 100); do taskset -acp 0-3 $p; done`.";
+    let command = "Run: `for p in 100 $(for c in $(pgrep -P 100); do echo $c; pgrep -P $c; done); \
+                   do taskset -acp 0-3 $p; done`.";
     assert!(chain.fix.ends_with(command), "{}", chain.fix);
     lost(chain, 6 * 1_000 * MS);
 }
@@ -123,9 +124,45 @@ fn own_threads_are_not_severe_where_only_their_own_cpus_are_idle_or_theirs_are_u
         host.run(2, competes);
         let chain = host.only(Cause::CpuPreemption);
         assert_eq!(chain.severity, Severity::Low, "{idle} idle, {cpus} its own");
-        let list = " To see what uses the CPUs: `ps -Lo pid,tid,psr,pcpu,comm -p 100 --ppid 100 ";
+        let list =
+            " To see what uses the CPUs: `ps -Lo pid,tid,psr,pcpu,comm --sort=-pcpu 100 $(for ";
         assert!(chain.fix.contains(list) && !chain.fix.contains("Run:"), "{}", chain.fix);
     }
+}
+
+#[test]
+fn a_job_that_is_on_one_cpu_by_its_own_mask_is_moved_as_a_whole() {
+    for (cpuset, on_one_cpu, moved) in
+        [("", true, Some("0-3")), ("0-2", true, Some("0-2")), ("0", true, None), ("", false, None)]
+    {
+        let mut host = competing();
+        let own = Place { cpuset: cpuset.into(), on_one_cpu, ..place("0", 5) };
+        host.set_places([(100, own)]);
+        host.run(2, competes);
+        let fix = &host.only(Cause::CpuPreemption).fix;
+        let clause = |cpus| {
+            format!(
+                " All threads of train and of its workers may run on CPU 0 only, by their own CPU mask; they may use CPUs {cpus}."
+            )
+        };
+        assert_eq!(fix.contains(" by their own CPU mask"), moved.is_some(), "{cpuset}: {fix}");
+        let says = |cpus| {
+            fix.contains(&clause(cpus))
+                && fix.contains(&format!("do taskset -acp {cpus} $p; done`."))
+        };
+        assert!(moved.is_none_or(says), "{cpuset}: {fix}");
+        assert!(moved.is_some() || !fix.contains("taskset"), "{cpuset}: {fix}");
+    }
+}
+
+#[test]
+fn cpus_that_the_cgroup_does_not_allow_are_of_no_use_however_idle() {
+    let mut host = competing();
+    host.idle_cpus = "1-3";
+    host.set_places([(100, Place { cpuset: "0-1".into(), ..place("0-1", 5) })]);
+    host.run(2, competes);
+    let fix = &host.only(Cause::CpuPreemption).fix;
+    assert!(!fix.contains("which had nothing to do") && !fix.contains("taskset"), "{fix}");
 }
 
 #[test]

@@ -94,6 +94,13 @@ fn slurm() -> Vec<Row> {
         job("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0"),
         job("/system.slice/slurmstepd.scope/job_4711/step_interactive/user/task_special"),
         job("/system.slice/gpu-7_slurmstepd.scope/job_4711/step_batch/slurm"),
+        // Slurm 26.05.
+        (
+            "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0".into(),
+            None,
+            None,
+            Some("s5K1KKYAYG5D00"),
+        ),
         // A container engine in a job.
         (
             format!("/system.slice/slurmstepd.scope/job_4711/step_0/user/libpod-{ID}.scope"),
@@ -104,6 +111,9 @@ fn slurm() -> Vec<Row> {
         row("/system.slice/slurmd.service".into(), false, false),
         row("/system.slice/slurmstepd.scope/system".into(), false, false),
         row("/user.slice/job_4711".into(), false, false),
+        row("/user.slice/s5K1KKYAYG5D00".into(), false, false),
+        row("/system.slice/slurmstepd.scope/s5K1KKYAYG5D0".into(), false, false),
+        row("/system.slice/slurmstepd.scope/s5K1KKYAYG5DU0".into(), false, false),
         row("/slurm/uid_1000/job_/step_0".into(), false, false),
         row("/slurm/uid_1000/job_47x/step_0".into(), false, false),
     ]

@@ -457,6 +457,24 @@ pub(crate) struct Workers {
     /// Child processes.
     #[arg(long, default_value_t = 2)]
     pub(crate) count: usize,
+    /// Start them after the first call.
+    #[arg(long)]
+    pub(crate) late: bool,
+    /// They are the children of a server, which is a child of the process that makes calls.
+    #[arg(long)]
+    pub(crate) server: bool,
+    /// The server makes a call, too, when it has started them.
+    #[arg(long, requires = "server")]
+    pub(crate) calls: bool,
+    /// The server ends when it has started them.
+    #[arg(long, requires = "server")]
+    pub(crate) orphans: bool,
+    /// The process that makes calls reads from a pipe into which orphans may write.
+    #[arg(long, requires = "orphans")]
+    pub(crate) pipe: bool,
+    /// All are in a session of their own, which the process that makes calls leads.
+    #[arg(long)]
+    pub(crate) session: bool,
 }
 
 #[derive(Debug, Args)]

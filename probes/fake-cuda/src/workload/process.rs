@@ -91,6 +91,21 @@ pub(crate) fn fork(child: impl FnOnce() -> Result<()>) -> Result<u32> {
     }
 }
 
+/// Begins a session, which a leader of a process group cannot.
+pub(crate) fn lead_session() -> Result<()> {
+    // SAFETY: takes nothing.
+    if unsafe { libc::setsid() } < 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    Ok(())
+}
+
+/// Whether there is a process with this PID.
+pub(crate) fn is_there(pid: u32) -> bool {
+    // SAFETY: takes integers; signal 0 is none.
+    unsafe { libc::kill(pid.cast_signed(), 0) == 0 }
+}
+
 /// Waits for the end of a forked process; its status.
 pub(crate) fn wait_for(pid: u32) -> Result<i32> {
     let mut status = 0;
