@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gpucause_abi::op::{Api, OpId, op_of_symbol};
-use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library};
+use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library, read_module};
 use gpucause_probes::entry_points::entry_points;
 use support::built::built;
 use support::daemon::Daemon;
@@ -335,6 +335,23 @@ print('done', flush=True); input()
     let errors = counted_errors(&daemon, script.child.id());
     let failed = errors.iter().filter(|((op, _), _)| op == "cudaMalloc");
     assert_eq!(failed.map(|(_, count)| count).sum::<u64>(), 50);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn modules_of_jax_that_load_the_runtime_have_none() {
+    let files = fs::read_dir(real("jax/jax_cuda13_plugin")).unwrap();
+    let mut with_stubs = 0;
+    for path in files.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_none_or(|extension| extension != "so") {
+            continue;
+        }
+        let file = fs::File::open(&path).unwrap();
+        let stubs = read_library(&file).unwrap().sites.len();
+        with_stubs += usize::from(stubs > 100);
+        assert_eq!(read_module(&file).unwrap().sites, [], "{} of {stubs}", path.display());
+    }
+    assert!(with_stubs > 8, "{with_stubs}");
 }
 
 #[test]
