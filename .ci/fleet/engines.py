@@ -1,5 +1,5 @@
-"""The same questions, asked over the Parquet files of 100 nodes by DuckDB, by ClickHouse and by a Spark cluster, and of the merged
-trace file by `gpucause query`: the answers are equal, to the nanosecond.
+"""The same questions, asked over the Parquet files of 100 nodes by DuckDB, by ClickHouse, by a Spark cluster and of what pandas reads of
+them, and of the merged trace file by `gpucause query`: the answers are equal, to the nanosecond.
 
 What is real: traces (the worked cases, under names of other nodes and with other durations), exports, the merge, DuckDB, ClickHouse (in
 process, chdb), and Spark (a master and two workers on loopback, each a process of its own). Each engine gets the statements as they are.
@@ -107,14 +107,22 @@ def clickhouse(lake):
 
     database = session.Session()
     for table in ["events", "chains"]:
-        # ClickHouse leaves names in paths escaped. The files have them as they are.
-        database.query(f"CREATE VIEW {table} AS SELECT * FROM file('{lake}/{table}/*/*/*.parquet', Parquet)"
-                       " SETTINGS use_hive_partitioning = 0")
+        database.query(f"CREATE VIEW {table} AS SELECT * FROM file('{lake}/{table}/*/*/*.parquet', Parquet)")
     answers = {}
     for name, statement in QUESTIONS.items():
         lines = str(database.query(statement, "JSONCompactEachRow")).splitlines()
         answers[name] = normal(json.loads(line) for line in lines)
     return answers
+
+
+def pandas(lake):
+    import pandas
+
+    with sqlite3.connect(":memory:") as database:
+        for table in ["events", "chains"]:
+            frame = pandas.read_parquet(lake / table)
+            frame.drop(columns=["host", "date"]).to_sql(table, database, index=False)
+        return {name: normal(database.execute(statement.replace("floor", "")).fetchall()) for name, statement in QUESTIONS.items()}
 
 
 def free_port():
@@ -168,8 +176,6 @@ def spark(args, lake):
             # Listed by the driver: tasks that list one folder each take longer.
             "sql.sources.parallelPartitionDiscovery.threshold": "1000",
             "ui.showConsoleProgress": "false",
-            # A node named 0042 is no number.
-            "sql.sources.partitionColumnTypeInference.enabled": "false",
             "sql.warehouse.dir": str(args.work / "warehouse"),
             "ui.enabled": "false",
         }.items():
@@ -204,6 +210,7 @@ def main():
     answers = {
         "DuckDB": timed("DuckDB", lambda: duckdb(lake)),
         "ClickHouse": timed("ClickHouse", lambda: clickhouse(lake)),
+        "pandas": timed("pandas", lambda: pandas(lake)),
         "Spark": timed("Spark", lambda: spark(args, lake)),
     }
     wrong = 0

@@ -50,6 +50,12 @@ def smi(metric):
     return metric
 
 
+def of_dcgm(old, new, to_old_unit=""):
+    """A field of DCGM under the name that it had before 4.7, or else under its new one."""
+    selector = '{UUID=~"$gpu"}'
+    return f"DCGM_FI_DEV_{old}{selector} or on (UUID, instance) DCGM_FI_DEV_{new}{selector}{to_old_unit}"
+
+
 def by_gpu(dcgm, of_smi):
     """A metric of DCGM, or of nvidia_gpu_exporter for GPUs that DCGM does not report."""
     return f"{BY_GPU} ({dcgm}) or on (UUID) {BY_GPU} ({smi(of_smi)} and on (UUID) {BUSY})"
@@ -57,7 +63,7 @@ def by_gpu(dcgm, of_smi):
 
 def named(of_gpu):
     """A recorded series by GPU, whose only label is the UUID, with number and host."""
-    names = f"DCGM_FI_DEV_GPU_UTIL ^ 0 or on (UUID) {smi('nvidia_smi_utilization_gpu_ratio')} ^ 0"
+    names = f"DCGM_FI_DEV_GPU_UTIL ^ 0 or on (UUID) DCGM_FI_DEV_GPU_UTIL_RATIO ^ 0 or on (UUID) {smi('nvidia_smi_utilization_gpu_ratio')} ^ 0"
     return f"{of_gpu} * on (UUID) group_left (gpu, Hostname, hostname) topk by (UUID) (1, {names})"
 
 
@@ -290,7 +296,7 @@ def _gpus():
             "Memory in use",
             "Device memory of each GPU that all processes use.",
             # Both in MiB.
-            [query(by_gpu(f"DCGM_FI_DEV_FB_USED{{{gpu}}}", "nvidia_smi_memory_used_bytes / 1048576"), GPU)],
+            [query(by_gpu(of_dcgm("FB_USED", "FB_USED_BYTES", " / 1048576"), "nvidia_smi_memory_used_bytes / 1048576"), GPU)],
             unit="mbytes",
             w=6,
             legend=("lastNotNull",),
@@ -299,7 +305,7 @@ def _gpus():
         timeseries(
             "Power",
             "Power draw of each GPU. A GPU that spins in a collective reports 100 % utilization but draws little.",
-            [query(by_gpu(f"DCGM_FI_DEV_POWER_USAGE{{{gpu}}}", "nvidia_smi_power_draw_watts"), GPU)],
+            [query(by_gpu(of_dcgm("POWER_USAGE", "BOARD_POWER_WATTS"), "nvidia_smi_power_draw_watts"), GPU)],
             unit="watt",
             w=6,
             legend=("lastNotNull",),

@@ -23,6 +23,9 @@ const STALE_AFTER: u32 = 3;
 /// Fields with the throttle reasons of a GPU's clock; the first is the name in recent versions of DCGM.
 const REASON_FIELDS: [&str; 2] = ["FI_DEV_CLOCKS_EVENT_REASONS", "FI_DEV_CLOCK_THROTTLE_REASONS"];
 
+/// Fields with the utilization of a GPU: as a percentage, and as a ratio in recent versions of DCGM.
+pub const UTILIZATION_FIELDS: [&str; 2] = ["FI_DEV_GPU_UTIL", "FI_DEV_GPU_UTIL_RATIO"];
+
 /// State of the upstream page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
@@ -30,6 +33,8 @@ pub struct State {
     pub up: bool,
     /// Age of the exported page; `None` while there is none.
     pub age: Option<Duration>,
+    /// Whether it has the utilization of GPUs under a name that rules know.
+    pub has_utilization: Option<bool>,
     /// Failed fetches, by reason.
     pub failures: Vec<(&'static str, u64)>,
 }
@@ -76,12 +81,13 @@ impl Upstream {
         Ok(Self { client: Client::new(url.into(), ca_file)?, interval, cached: Mutex::default() })
     }
 
-    /// Fetches the page once: the number of its metrics.
+    /// Fetches the page once: the number of its metrics, and whether the utilization of GPUs is among them.
     ///
     /// # Errors
     /// When there is no page.
-    pub async fn probe(&self) -> Result<usize, FetchError> {
-        fetch::families(&self.client).await.map(|families| families.len())
+    pub async fn probe(&self) -> Result<(usize, bool), FetchError> {
+        let families = fetch::families(&self.client).await?;
+        Ok((families.len(), families.iter().any(is_utilization)))
     }
 
     /// Fetches the page until aborted.
@@ -104,6 +110,7 @@ impl Upstream {
         let state = State {
             up: cached.health == Health::Good,
             age: page.map(|(_, at)| now.saturating_duration_since(*at)),
+            has_utilization: page.map(|_| families.iter().any(|family| is_utilization(family))),
             failures: REASONS.iter().copied().zip(cached.failures).collect(),
         };
         drop(cached);
@@ -120,11 +127,15 @@ impl Upstream {
         let url = self.client.address();
         match fetched {
             Ok(families) => {
+                let has_utilization = families.iter().any(is_utilization);
                 cached.page = Some((families.into_iter().map(Arc::new).collect(), now));
                 cached.health = Health::Good;
                 drop(cached);
                 if previous != Health::Good {
                     tracing::info!(%url, "dcgm-exporter's metrics are on the page");
+                    if !has_utilization {
+                        tracing::warn!(%url, "they have no GPU utilization under a name that rules and dashboards know");
+                    }
                 }
             }
             Err(error) => {
@@ -154,6 +165,11 @@ impl Upstream {
     fn cached(&self) -> MutexGuard<'_, Cached> {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_utilization(family: &Family) -> bool {
+    let field = family.name.strip_prefix(PREFIX);
+    field.is_some_and(|field| UTILIZATION_FIELDS.contains(&field)) && !family.samples.is_empty()
 }
 
 /// The throttle reasons of each GPU by UUID; `None` if the page has none.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use gpucause_investigations::explain::{Incident, render};
 use gpucause_investigations::node::Chains;
-use gpucause_probes::elf::{kernel_handles, read_library, read_module, symbols_at};
+use gpucause_probes::elf::{kernel_handles, read_library, read_module, read_program, symbols_at};
 use gpucause_probes::mapped::parse_maps_line;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -105,7 +105,7 @@ fn elf(data: &[u8]) {
         drop(symbols_at(&file, &offsets));
     }
     drop(symbols_at(&file, &[0, 0x1000, 0x1010, u64::MAX]));
-    drop((read_module(&file), kernel_handles(&file)));
+    drop((read_program(&file), read_module(&file), kernel_handles(&file)));
 }
 
 /// What a process can have in `/proc/PID/maps` and `/proc/PID/cgroup`.

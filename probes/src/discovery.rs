@@ -20,6 +20,8 @@ const SCAN_EVERY: Duration = Duration::from_secs(60);
 const SCAN_OFTEN: Duration = Duration::from_secs(2);
 /// Interval of the check for files overwritten in place.
 const RECHECK_EVERY: Duration = Duration::from_secs(5);
+/// Interval of the question whether the processes of each library still live.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Debounce of events: a program that starts makes a dozen in a row.
 const DEBOUNCE: Duration = Duration::from_millis(2);
 /// Processes scanned before pending events are handled.
@@ -190,6 +192,7 @@ impl Discovery {
         let mut reported = None;
         let mut next_scan = Instant::now();
         let mut next_recheck = next_scan + RECHECK_EVERY;
+        let (mut next_question, mut soonest_scan) = (next_scan, next_scan);
         while !stop.is_stopped() {
             let tick = tasks.tick(registry);
             if tick.paused {
@@ -202,11 +205,18 @@ impl Discovery {
                 continue;
             }
             let lost_before = self.status.lost_events;
-            if Instant::now() >= next_scan {
+            let now = Instant::now();
+            let mut is_due = now >= next_scan;
+            if now >= next_question {
+                next_question = now + ASK_EVERY;
+                is_due |= registry.has_abandoned(now) && now >= soonest_scan;
+            }
+            if is_due {
                 self.scan(registry);
                 let pause = if self.watch.is_some() { SCAN_EVERY } else { SCAN_OFTEN };
                 // Bounds the CPU share of slow scans.
-                next_scan = Instant::now() + pause.max(self.status.last_scan * 20);
+                soonest_scan = Instant::now() + self.status.last_scan * 20;
+                next_scan = soonest_scan.max(Instant::now() + pause);
                 next_recheck = Instant::now() + RECHECK_EVERY;
             } else if Instant::now() >= next_recheck {
                 registry.recheck();
@@ -221,7 +231,10 @@ impl Discovery {
                 reported = now;
                 tasks.changed(registry, self.status);
             }
-            let next = next_scan.min(next_recheck);
+            let mut next = next_scan.min(next_recheck);
+            if !registry.is_empty() {
+                next = next.min(next_question);
+            }
             let next = tick.again.map_or(next, |again| again.min(next));
             self.sleep(next, stop, registry.writes().into_iter().chain(tasks.wake()));
         }

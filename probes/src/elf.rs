@@ -18,6 +18,7 @@ use thiserror::Error;
 
 mod exported_data;
 mod inside;
+mod jump_stub;
 mod kernel_handles;
 mod link_address;
 mod names;
@@ -153,6 +154,8 @@ struct Function {
     address: u64,
     op: OpId,
     symbol: String,
+    /// In bytes; 0 where the file does not say.
+    size: u64,
 }
 
 /// Finds the functions of `file` to probe. Does not move the file position; reads only headers, symbol tables and the first
@@ -161,10 +164,18 @@ struct Function {
 /// # Errors
 /// When the file is not ELF64 for this machine, is malformed, or cannot be read.
 pub fn read_library(file: &File) -> Result<LibraryImage, ElfError> {
-    read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)])
+    read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)], Stubs::Probed)
 }
 
-/// As [`read_library`], but only local functions and smaller files: any module may have the CUDA runtime linked in, so a
+/// As [`read_library`], for a file that may have the CUDA runtime linked in: what only hands calls to a library is left out.
+///
+/// # Errors
+/// When the file is not ELF64 for this machine, is malformed, or cannot be read.
+pub fn read_program(file: &File) -> Result<LibraryImage, ElfError> {
+    read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)], Stubs::LeftOut)
+}
+
+/// As [`read_program`], but only local functions and smaller files: any module may have the CUDA runtime linked in, so a
 /// host has many to search.
 ///
 /// # Errors
@@ -176,7 +187,7 @@ pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
     if let Some((_, strings)) = symbol_table(&sections, SHT_SYMTAB, MAX_MODULE_TABLE)? {
         limit("the string table", strings.sh_size.get(LE), MAX_MODULE_TABLE)?;
         if contains(&source, strings, EVERY_RUNTIME)? {
-            return read(file, &[(SHT_SYMTAB, MAX_MODULE_TABLE)]);
+            return read(file, &[(SHT_SYMTAB, MAX_MODULE_TABLE)], Stubs::LeftOut);
         }
     }
     Ok(LibraryImage::default())
@@ -206,7 +217,19 @@ fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<boo
     Ok(false)
 }
 
-fn read(file: &File, tables: &[(SectionType, u64)]) -> Result<LibraryImage, ElfError> {
+/// What becomes of functions that only hand their calls to a pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stubs {
+    /// NVIDIA's driver exports such.
+    Probed,
+    LeftOut,
+}
+
+fn read(
+    file: &File,
+    tables: &[(SectionType, u64)],
+    stubs: Stubs,
+) -> Result<LibraryImage, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
@@ -216,6 +239,9 @@ fn read(file: &File, tables: &[(SectionType, u64)]) -> Result<LibraryImage, ElfE
         read_symbols(&source, &sections, (kind, most), &mut functions)?;
     }
     let layout = inside::Layout { segments: &segments, sections: &sections, tables };
+    if stubs == Stubs::LeftOut {
+        leave_out_stubs(&source, &segments, &mut functions)?;
+    }
     let misplaced = inside::remove(&source, &layout, &mut functions)?;
     let build_id = build_id(&source, &segments)?;
     let mut image = LibraryImage { build_id, misplaced, ..LibraryImage::default() };
@@ -357,8 +383,29 @@ fn collect(
             address: symbol.st_value.get(LE),
             op: name.op,
             symbol: name.symbol.clone(),
+            size: symbol.st_size.get(LE),
         });
     }
+    Ok(())
+}
+
+fn leave_out_stubs(
+    source: &Source<'_>,
+    segments: &[ProgramHeader64<LE>],
+    functions: &mut Vec<Function>,
+) -> Result<(), ElfError> {
+    let mut kept = Vec::with_capacity(functions.len());
+    for function in functions.drain(..) {
+        let place = file_range(segments, function.address);
+        let code = match place.zip(jump_stub::examined(function.size)) {
+            Some(((offset, available), most)) => source.read_upto(offset, available.min(most))?,
+            None => Vec::new(),
+        };
+        if !jump_stub::is_stub(&code, function.size > 0) {
+            kept.push(function);
+        }
+    }
+    *functions = kept;
     Ok(())
 }
 
@@ -388,7 +435,7 @@ fn place(
         (a.address, a.symbol.len(), &a.symbol).cmp(&(b.address, b.symbol.len(), &b.symbol))
     });
     let mut previous: Option<(u64, OpId)> = None;
-    for Function { address, op, symbol } in functions {
+    for Function { address, op, symbol, .. } in functions {
         if let Some((_, kept)) = previous.filter(|(at, _)| *at == address) {
             image.folded += usize::from(kept != op);
             continue;

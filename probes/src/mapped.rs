@@ -192,6 +192,13 @@ pub fn open_mapped(tgid: Tgid, mapping: &Mapping) -> Result<File, MappedError> {
     locate_mapped(tgid, mapping)?.open()
 }
 
+/// Whether a process has memory that a file could be mapped in. One that has ended, and waits for its parent, has none; nor has a
+/// first thread that ended before the others, which go on.
+pub(crate) fn has_memory(tgid: Tgid) -> bool {
+    let threads = || fs::read_dir(format!("/proc/{tgid}/task")).map_or(0, Iterator::count);
+    !fs::read_link(format!("/proc/{tgid}/exe")).is_err_and(|error| is_gone(&error)) || threads() > 1
+}
+
 fn map_file(tgid: Tgid, start: u64, end: u64) -> PathBuf {
     PathBuf::from(format!("/proc/{tgid}/map_files/{start:x}-{end:x}"))
 }

@@ -16,6 +16,7 @@ use crate::elf::{LibraryImage, ProbeSite};
 use crate::launch_control::groups::{FIRST_GROUP, GROUPS, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
+mod abandoned;
 mod file;
 mod ignored;
 mod launch_users;
@@ -26,6 +27,7 @@ mod write_watch;
 #[cfg(test)]
 mod tests;
 
+pub use abandoned::ABANDONED_GRACE;
 pub use file::FileId;
 use file::FileVersion;
 use ignored::{IgnoredFiles, Report};
@@ -36,7 +38,7 @@ pub(crate) use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
 use write_watch::{Write, WriteWatch};
 
-/// How long an unmapped file keeps its probes (and its mount busy): programs that start often would pay for each attach.
+/// How long an unmapped file keeps its probes (and its mount busy) while processes live that mapped it.
 pub const UNMAPPED_GRACE: Duration = Duration::from_secs(90);
 
 /// Most reported files without probes.
@@ -94,6 +96,8 @@ struct AttachedFile<L> {
     last_seen: Instant,
     /// The processes that map it, and when each was last seen.
     users: HashMap<Tgid, Instant>,
+    /// Since when none of them lives, as far as it was asked.
+    abandoned: Option<Instant>,
     gap: Option<Nanos>,
     max_gap: Option<Nanos>,
 }
@@ -207,7 +211,7 @@ impl<A: Attach> Registry<A> {
             Ok(image) => {
                 let state = Err(String::new());
                 let (last_seen, users) = (Instant::now(), HashMap::new());
-                let (gap, max_gap) = (None, None);
+                let (abandoned, gap, max_gap) = (None, None, None);
                 let attached = AttachedFile {
                     path,
                     kind,
@@ -217,6 +221,7 @@ impl<A: Attach> Registry<A> {
                     state,
                     last_seen,
                     users,
+                    abandoned,
                     gap,
                     max_gap,
                 };
@@ -385,14 +390,15 @@ impl<A: Attach> Registry<A> {
     }
 
     /// Cleans up after a scan that began at `scan_started`: rechecks all files, retries rejected ones, and drops those that
-    /// are deleted, or that [`Self::observe`] has not seen for longer than [`UNMAPPED_GRACE`].
+    /// are deleted, or that [`Self::observe`] has not seen for longer than [`UNMAPPED_GRACE`], or [`ABANDONED_GRACE`].
     pub fn collect_garbage(&mut self, scan_started: Instant) {
         self.recheck();
         let unmapped = |attached: &AttachedFile<A::Links>| attached.last_seen < scan_started;
         let outdated = |attached: &AttachedFile<A::Links>| {
             let deleted = attached.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
             let unseen = scan_started.saturating_duration_since(attached.last_seen);
-            unmapped(attached) && (deleted || unseen >= UNMAPPED_GRACE)
+            unmapped(attached)
+                && (deleted || unseen >= UNMAPPED_GRACE || attached.is_abandoned(scan_started))
         };
         for id in self.files_with(outdated) {
             if let Some(mut attached) = self.files.remove(&id) {

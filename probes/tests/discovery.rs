@@ -27,6 +27,7 @@ use std::time::Instant;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
 use gpucause_probes::Options;
+use gpucause_probes::elf::read_program;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::{LibraryStatus, Verdict};
 use support::built::built;
@@ -373,6 +374,20 @@ fn a_call_that_ends_in_another_by_a_jump_is_counted_and_so_is_the_other() {
     let abandoned: u64 =
         daemon.accounts(caller.pid()).iter().map(|p| p.measures.abandoned_calls).sum();
     assert_eq!(abandoned, 0);
+}
+
+#[test]
+fn functions_that_hand_their_calls_to_a_loaded_library_have_no_probes() {
+    let directory = tempfile::tempdir().unwrap();
+    for level in ["-O0", "-O1", "-O2", "-Os"] {
+        let sites = |name: &str, source: &str| {
+            let path = directory.path().join(format!("{name}{level}"));
+            build_library(&path, source, &[level]);
+            read_program(&fs::File::open(&path).unwrap()).unwrap().sites
+        };
+        assert_eq!(sites("forwarders", include_str!("support/forwarders.c")), [], "{level}");
+        assert_eq!(sites("runtime", PLAIN).len(), 4, "{level}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod support {
     pub(crate) mod built;
     pub(crate) mod daemon;
     pub(crate) mod guest;
+    pub(crate) mod refused;
 }
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +21,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gpucause_abi::op::{Api, OpId, op_of_symbol};
-use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library};
+use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library, read_module};
 use gpucause_probes::entry_points::entry_points;
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSymbol as _};
 use support::built::built;
 use support::daemon::Daemon;
+use support::refused::{refusal, sounds_traced};
 
 /// A library that `.ci/real-cuda` has fetched to `target/real-cuda` or where `GPUCAUSE_REAL_CUDA` says.
 fn real(name: &str) -> PathBuf {
@@ -227,6 +231,54 @@ fn every_operation_is_a_function_of_a_library_or_asked_for_by_name() {
     }
 }
 
+/// Names of functions, without the suffixes of their versions.
+fn exported(path: &Path) -> BTreeSet<String> {
+    let bytes = fs::read(path).unwrap();
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+    let defined = file.dynamic_symbols().filter(object::ObjectSymbol::is_definition);
+    let functions = defined.filter(|symbol| symbol.kind() == object::SymbolKind::Text);
+    functions.map(|symbol| symbol.name().unwrap().to_owned()).collect()
+}
+
+/// Names of driver functions that a program has as text, to ask the driver for them.
+fn asked_for(path: &Path) -> BTreeSet<String> {
+    let bytes = fs::read(path).unwrap();
+    let texts = bytes.split(|&byte| byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    let names = texts.map(|text| text.trim_start_matches('_'));
+    let is_function = |name: &&str| {
+        let rest = name.strip_prefix("cu").filter(|rest| rest.starts_with(char::is_uppercase));
+        rest.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+    };
+    names.filter(is_function).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_function_that_acts_is_traced_or_refused_with_a_reason() {
+    let mut names: BTreeSet<String> =
+        LIBRARIES.iter().flat_map(|(library, _)| exported(&real(library))).collect();
+    names.extend(asked_for(&real("13/libcudart.so.13")));
+    #[cfg(target_arch = "x86_64")]
+    for file in fs::read_dir(real("cuda-bindings/cuda/bindings/_internal")).unwrap() {
+        let path = file.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("driver.") {
+            names.extend(asked_for(&path));
+        }
+    }
+    let of_cuda = |name: &&String| {
+        let rest = ["cuda", "cu", "nccl"].iter().find_map(|layer| name.strip_prefix(layer));
+        rest.is_some_and(|rest| rest.starts_with(char::is_uppercase))
+    };
+    let names: Vec<_> = names.iter().filter(of_cuda).collect();
+    assert!(names.len() > 1000, "{}", names.len());
+    let missing: Vec<_> = names
+        .iter()
+        .filter(|name| {
+            op_of_symbol(name).is_none() && sounds_traced(name) && refusal(name).is_none()
+        })
+        .collect();
+    assert!(missing.is_empty(), "neither in the table nor refused: {missing:?}");
+}
+
 #[test]
 fn each_operation_of_every_library_is_counted_exactly() {
     let runtime = real("12/libcudart.so.12");
@@ -335,6 +387,23 @@ print('done', flush=True); input()
     let errors = counted_errors(&daemon, script.child.id());
     let failed = errors.iter().filter(|((op, _), _)| op == "cudaMalloc");
     assert_eq!(failed.map(|(_, count)| count).sum::<u64>(), 50);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn modules_of_jax_that_load_the_runtime_have_none() {
+    let files = fs::read_dir(real("jax/jax_cuda13_plugin")).unwrap();
+    let mut with_stubs = 0;
+    for path in files.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_none_or(|extension| extension != "so") {
+            continue;
+        }
+        let file = fs::File::open(&path).unwrap();
+        let stubs = read_library(&file).unwrap().sites.len();
+        with_stubs += usize::from(stubs > 100);
+        assert_eq!(read_module(&file).unwrap().sites, [], "{} of {stubs}", path.display());
+    }
+    assert!(with_stubs > 8, "{with_stubs}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use gpucause_abi::state::{Reason, State};
 
 use crate::delta::Delta;
 use crate::effect::{Phases, ratio, total};
+use crate::graph_builds::GraphBuilds;
 use crate::settings::Settings;
 
 /// Windows that the usual pace is computed from.
@@ -19,6 +20,8 @@ const MIN_PACES: usize = 5;
 const MAX_MEMORY_SAMPLES: usize = 512;
 /// Consecutive quiet windows after which a process has warmed up.
 const MIN_QUIET: u32 = 3;
+/// Windows in which graphs were made for hardly more than one launch, from which on they are no warm-up.
+const MIN_REMADE: u32 = 3;
 /// Growth by more than one part in this many of the device memory in use is loading.
 const LOADING: u64 = 4;
 
@@ -51,6 +54,8 @@ pub(crate) struct History {
     quiet: u32,
     warmed_up: bool,
     ticks_since_loading: u32,
+    /// Consecutive windows in which it made graphs for hardly more than one launch.
+    remade: u32,
     last_live: u64,
     /// In which windows its own code was its limit: the latest is the lowest bit.
     computed: u8,
@@ -111,7 +116,8 @@ impl History {
         let Evaluation { delta, live, healthy, computes, settings } = *evaluation;
         self.computed = self.computed << 1 | u8::from(computes);
         let live_before = std::mem::replace(&mut self.last_live, live);
-        let quiet = is_quiet(delta, live_before, live, settings);
+        let builds_graphs = self.builds_graphs(delta);
+        let quiet = is_quiet(delta, live_before, live, settings) && !builds_graphs;
         self.warm_up(now, quiet, delta.launches(&settings.launch_ops) > 0, settings);
         self.record_live(now, live, leak_span(settings));
         let counted = delta.wall.0 > 0 && delta.saw_launches();
@@ -133,6 +139,16 @@ impl History {
         let launches_per_second =
             delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
         push(&mut self.paces, Pace { launches_per_second, offcpu }, MAX_PACES);
+    }
+
+    /// Whether the process builds graphs that it keeps for later. One that makes them for each launch has warmed up, although it
+    /// never stops.
+    fn builds_graphs(&mut self, delta: &Delta<'_>) -> bool {
+        let builds = GraphBuilds::of(delta);
+        let remakes = builds.is_wasteful(delta) && builds.are_used_at_once();
+        self.remade = if remakes { self.remade.saturating_add(1) } else { 0 };
+        let is_certain = remakes && builds.replace_others() || self.remade > MIN_REMADE;
+        builds.instantiated > 0 && !is_certain
     }
 
     /// Samples device memory in use, for as long as [`live_over`](Self::live_over) needs.
@@ -169,7 +185,7 @@ impl History {
     }
 }
 
-/// Whether the process loaded nothing in the window: no kernels, graphs or data.
+/// Whether the process loaded nothing in the window: no kernels and no data.
 fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings) -> bool {
     let in_first_launches = total(
         delta
@@ -182,10 +198,9 @@ fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings)
             })
             .map(|call| call.sum),
     );
-    let builds = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
     let grown = live.saturating_sub(live_before);
     let loads = grown > live_before / LOADING && grown >= settings.leak_bytes;
-    ratio(in_first_launches, delta.wall) < settings.severities.low && builds == 0 && !loads
+    ratio(in_first_launches, delta.wall) < settings.severities.low && !loads
 }
 
 /// `leak_seconds` of the settings.

@@ -27,6 +27,7 @@ mod delta;
 mod detection;
 mod divide;
 mod engine;
+mod graph_builds;
 mod history;
 mod long_calls;
 mod losses;

@@ -7,7 +7,9 @@ use std::path::Path;
 use super::{Point, State, remote};
 use crate::cli::{ExporterArgs, GpuArgs};
 use crate::config::reload::{ConfigSource, Overrides};
+use crate::dcgm::{PageUrl, UTILIZATION_FIELDS};
 use crate::flight_recorder::FlightRecorder;
+use crate::foreign::PREFIX;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
 
@@ -104,7 +106,8 @@ pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
         Err(error) => return Some(Point::failed(DCGM, &error.to_string()).required()),
     };
     let point = match block_on(upstream.probe()) {
-        Ok(Ok(families)) => Point::ok(DCGM, format!("{url}: {families} metrics")),
+        Ok(Ok((families, true))) => Point::ok(DCGM, format!("{url}: {families} metrics")),
+        Ok(Ok((families, false))) => without_utilization(url, families),
         Ok(Err(error)) => {
             let usual = "check that dcgm-exporter runs there, and --dcgm.url";
             let point = Point::failed(DCGM, &format!("{url}: {error}"));
@@ -113,6 +116,16 @@ pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
         Err(error) => Point::failed(DCGM, &format!("{error:#}")),
     };
     Some(point)
+}
+
+/// Rules, costs and dashboards know none of the page's fields.
+fn without_utilization(url: &PageUrl, families: usize) -> Point {
+    let names = UTILIZATION_FIELDS.map(|field| format!("{PREFIX}{field}")).join(" nor ");
+    let detail = format!(
+        "{url}: {families} metrics, but neither {names}: GPU utilization is missing in rules, costs and dashboards"
+    );
+    Point::new(State::Unsupported, DCGM, detail)
+        .advise("add the field to the counters of dcgm-exporter (-f)")
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn summary(
             "POST each file to /v1/traces of an OTLP receiver, as application/x-protobuf"
         }
         ExportFormat::Parquet => {
-            "Spark, DuckDB and ClickHouse read its folders events and chains as tables"
+            "Spark, DuckDB, ClickHouse and pandas read its folders events and chains as tables"
         }
     };
     let output = output.display();

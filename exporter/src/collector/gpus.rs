@@ -2,7 +2,9 @@
 
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, Value};
-use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, NVML_SAMPLE_AGE};
+use crate::metric::{
+    DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, DCGM_UTILIZATION_KNOWN, NVML_SAMPLE_AGE,
+};
 
 pub(super) struct Gpus;
 
@@ -15,11 +17,15 @@ impl Collector for Gpus {
         let observation = input.observation;
         let mut up = Family::new(&DCGM_UP);
         let mut age = Family::new(&DCGM_PAGE_AGE);
+        let mut known = Family::new(&DCGM_UTILIZATION_KNOWN);
         let mut failures = Family::new(&DCGM_FETCH_FAILURES);
         if let Some(dcgm) = &observation.gpus.dcgm {
             up.push([], Value::Integer(dcgm.up.into()));
             if let Some(old) = dcgm.age {
                 age.push([], Value::Float(old.as_secs_f64()));
+            }
+            if let Some(has_utilization) = dcgm.has_utilization {
+                known.push([], Value::Integer(has_utilization.into()));
             }
             let since = Some(observation.clock.unix_seconds(observation.since));
             for &(reason, count) in &dcgm.failures {
@@ -30,6 +36,6 @@ impl Collector for Gpus {
         if let Some(old) = observation.gpus.nvml.as_ref().and_then(|nvml| nvml.age) {
             sample_age.push([], Value::Float(old.as_secs_f64()));
         }
-        Ok(eager([up, age, failures, sample_age]))
+        Ok(eager([up, age, known, failures, sample_age]))
     }
 }

@@ -317,6 +317,10 @@ metrics! {
     DCGM_PAGE_AGE: Gauge "gpucause_dcgm_page_age_seconds", SECONDS,
         [],
         "Age of dcgm-exporter's metrics on this page; absent while there are none.";
+    DCGM_UTILIZATION_KNOWN: Gauge "gpucause_dcgm_utilization_known", None,
+        [],
+        "Whether dcgm-exporter's metrics on this page have the utilization of GPUs under a name that rules know; absent while there are none.",
+        at fleet;
     DCGM_FETCH_FAILURES: Counter "gpucause_dcgm_fetch_failures", None,
         ["reason"],
         "Failed fetches of dcgm-exporter's page.";

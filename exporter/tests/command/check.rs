@@ -241,6 +241,12 @@ fn dcgm_is_reachable_or_not() {
     let url = format!("http://{}", server(bodies));
     let found = points(&[&here[..], &[&url]].concat(), "dcgm-exporter");
     assert_eq!(found[0]["state"], "ok", "{found:?}");
+    for (name, state) in [("GPU_UTIL_RATIO", "ok"), ("GPU_ACTIVITY", "unsupported")] {
+        let page = page.replace("GPU_UTIL", name);
+        let url = format!("http://{}", server(vec![("/metrics", page)].leak()));
+        let found = points(&[&here[..], &[&url]].concat(), "dcgm-exporter");
+        assert_eq!(found[0]["state"], state, "{found:?}");
+    }
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{closed}");
     let found = points(&[&here[..], &[&url]].concat(), "dcgm-exporter");

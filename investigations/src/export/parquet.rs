@@ -65,7 +65,21 @@ impl ParquetFolder {
             }
             written.events += passed?;
         }
+        if written.events == 0 {
+            self.without_rows("events", rows::EVENTS, recording)?;
+        }
         Ok(written)
+    }
+
+    /// A file that says which columns a table would have: a table without files is none, and cannot be asked.
+    fn without_rows(
+        &mut self,
+        table: &str,
+        columns: &'static [Column],
+        recording: &dyn Recording,
+    ) -> io::Result<()> {
+        let partition = Partition::first_of(NodeIndex(0), recording);
+        self.part(table, columns, recording, partition)?.finish()
     }
 
     fn chains(
@@ -73,6 +87,9 @@ impl ParquetFolder {
         recording: &dyn Recording,
         chains: &[NodeChain],
     ) -> Result<(), ExportError> {
+        if chains.is_empty() {
+            self.without_rows("chains", rows::CHAINS, recording)?;
+        }
         let mut partitions = BTreeMap::<_, Vec<&NodeChain>>::new();
         for found in chains {
             let partition = Partition::of(found.node, nanos(found.chain.first_seen));

@@ -154,6 +154,22 @@ fn without_events_a_library_is_found_by_a_later_scan() {
     });
 }
 
+#[test]
+fn a_file_loses_its_probes_soon_after_its_last_process_has_ended() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let path = library(directory.path(), "train");
+    beside(Discovery::with(None), |updates| {
+        let mapper = Mapper::start(&path);
+        until_found(updates, &path);
+        drop(mapper);
+        let ended = Instant::now();
+        let has_probes = |(libraries, _): Update| libraries.iter().any(|own| own.path == path);
+        while updates.recv_timeout(DEADLINE).is_ok_and(has_probes) {}
+        assert!(ended.elapsed() < Duration::from_secs(10), "{:?}", ended.elapsed());
+    });
+}
+
 /// Events of the whole host take root.
 mod as_root {
     use super::*;

@@ -44,6 +44,25 @@ fn a_module_is_searched_for_a_runtime_among_its_local_functions() {
     assert_eq!(sites(&read(&library(&runtime, &[0x55; 32], &[1]))), [], "exports");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn functions_that_hand_their_calls_to_a_pointer_are_no_runtime() {
+    // At 0: jmp *0x5555(%rip), then what never runs. At 16: push %rbp all along.
+    let mut code = [0x55; 32];
+    code[..6].copy_from_slice(&[0xff, 0x25, 0x55, 0x55, 0, 0]);
+    let of_size = |name, at, size| Function { size, ..function(name, at) };
+    for size in [0, 8] {
+        let stub = [of_size("cudaLaunchKernel", 0, size), function("cudaMalloc", 16)];
+        let file = file_of(&library(&stub, &code, &[1]));
+        assert_eq!(sites(&read_program(&file).unwrap()), [("cudaMalloc", 16)]);
+        // NVIDIA's driver begins so.
+        assert_eq!(read_library(&file).unwrap().sites.len(), 2);
+        let mut module = module(&stub);
+        module[CODE_OFFSET as usize..][..code.len()].copy_from_slice(&code);
+        assert_eq!(sites(&read_module(&file_of(&module)).unwrap()), [("cudaMalloc", 16)]);
+    }
+}
+
 #[test]
 fn an_alias_of_one_function_is_one_site() {
     let weak = Function { info: 0x22, ..function("ncclReduce", 0) };
@@ -191,7 +210,8 @@ proptest! {
         }
         // Half of the cases are also truncated.
         let len = keep.index(bytes.len() * 2).min(bytes.len());
-        drop((read_module(&file_of(&bytes[..len])), kernel_handles(&file_of(&bytes[..len]))));
+        let file = file_of(&bytes[..len]);
+        drop((read_program(&file), read_module(&file), kernel_handles(&file)));
         if let Ok(image) = read(&bytes[..len]) {
             prop_assert!(image.sites.iter().all(|site| site.offset < bytes.len() as u64));
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::elf::{ElfError, LibraryImage, read_library, read_module};
+use crate::elf::{ElfError, LibraryImage, read_library, read_module, read_program};
 
 /// Why a mapped file may export CUDA symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,13 +54,14 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
 }
 
 impl Candidate {
-    /// Reads the file's symbols with [`read_library`] or [`read_module`].
+    /// Reads the file's symbols with the function for such files.
     ///
     /// # Errors
     /// When the file is not ELF64 for this machine, is malformed, or cannot be read.
     pub fn read(self, file: &File) -> Result<LibraryImage, ElfError> {
         match self {
-            Self::Library | Self::Program => read_library(file),
+            Self::Library => read_library(file),
+            Self::Program => read_program(file),
             Self::Module => read_module(file),
         }
     }

@@ -252,6 +252,44 @@ fn an_unmapped_library_keeps_its_probes_for_the_grace_period() {
 }
 
 #[test]
+fn a_library_without_living_processes_is_detached_by_the_next_scan_after_a_moment() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    let mut user =
+        std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    host.registry.observe(Tgid(user.id()), &mapping_of(&path), None).unwrap();
+    let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+    assert!(!host.registry.has_abandoned(at(60)), "it lives");
+    // It ends, and waits for its parent to ask how.
+    drop(user.stdin.take());
+    while crate::mapped::has_memory(Tgid(user.id())) {
+        std::thread::yield_now();
+    }
+    let now = Instant::now();
+    assert!(!host.registry.has_abandoned(now), "others may start");
+    assert!(host.registry.has_abandoned(now + ABANDONED_GRACE));
+    host.registry.collect_garbage(now + ABANDONED_GRACE);
+    assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
+    user.wait().unwrap();
+}
+
+#[test]
+fn a_library_that_another_process_maps_meanwhile_keeps_its_probes() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    host.registry.collect_garbage(Instant::now());
+    let now = Instant::now();
+    host.registry.has_abandoned(now);
+    assert!(host.registry.has_abandoned(now + ABANDONED_GRACE), "the scan saw nobody");
+    let scan = Instant::now();
+    host.observe(&path);
+    host.registry.collect_garbage(scan);
+    assert!(!host.registry.has_abandoned(now + 2 * ABANDONED_GRACE));
+    assert_eq!(host.log(), [ATTACH_0]);
+}
+
+#[test]
 fn a_library_over_the_limit_is_reported_and_attached_once_below_the_limit() {
     let mut host = Host::new(Limits { attached: 1, ..Limits::default() });
     let first = host.write("libcudart.so.12", &cuda_library(&[1]));

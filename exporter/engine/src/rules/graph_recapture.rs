@@ -1,4 +1,4 @@
-//! CUDA graphs are captured and built repeatedly instead of built once and launched often.
+//! CUDA graphs are captured, built or updated repeatedly instead of built once and launched often.
 
 use super::Rule;
 use crate::chain::{Cause, Effect, Evidence};
@@ -7,31 +7,21 @@ use crate::delta::ThreadDelta;
 use crate::detection::{Detection, SelfInflicted};
 use crate::divide::{Span, at_most, part};
 use crate::effect::{Phases, ratio};
+use crate::graph_builds::{GraphBuilds, is_part_of_making};
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
-/// Least graphs built a second.
-const MIN_RATE: f64 = 1.0;
-
-fn builds(name: &str) -> bool {
-    name.contains("GraphInstantiate") || name.ends_with("StreamBeginCapture")
-}
-
-fn is_build_time(name: &str) -> bool {
-    builds(name) || name.ends_with("StreamEndCapture") || name.contains("GraphExecUpdate")
-}
-
 /// Building's part of the time in graph calls.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let in_graphs = part(&thread.time, |phase, _| phase == Phase::Graph);
-    at_most(in_graphs, span.delta.time_in(Class::Graph, is_build_time))
+    at_most(in_graphs, span.delta.time_in(Class::Graph, is_part_of_making))
 }
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::GraphRecapture,
     reads: &["gpucause_cuda_call_duration_seconds", "gpucause_dispatcher_seconds_total"],
-    needs: "one graph built a second over several ticks, in time of severity low",
+    needs: "one graph captured, built or updated a second over several ticks, in time of severity low",
     during_warm_up: false,
     evaluate,
 };
@@ -40,24 +30,17 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let (delta, settings) = (&process.short, context.settings);
     let rule = settings.rule(Cause::GraphRecapture);
-    let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
-    let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
-    let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
-    let took = delta.time_in(Class::Graph, is_build_time);
+    let builds = GraphBuilds::of(delta);
+    let took = delta.time_in(Class::Graph, is_part_of_making);
     let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
     let taken_share = ratio(took, thread.wall).min(1.0);
-    let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
-    // A graph pays off when it is launched more often than built.
-    let wasteful = launched < built.saturating_mul(4);
-    if rate < MIN_RATE
-        || !wasteful
+    if !builds.is_wasteful(delta)
         || taken_share < rule.min_lost_share.unwrap_or(settings.severities.low)
     {
         return None;
     }
     // Once is a program that starts.
-    let before = process.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
-    if before <= built {
+    if GraphBuilds::of(&process.long).made() <= builds.made() {
         return None;
     }
     let size = thread.in_phase(Phase::Graph);
@@ -66,9 +49,10 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         return None;
     }
     let evidence = Evidence::default()
-        .with("graphs_built", built as f64)
-        .with("captures", captured as f64)
-        .with("graph_launches", launched as f64)
+        .with("graphs_built", builds.made() as f64)
+        .with("captures", builds.captured as f64)
+        .with("graph_updates", builds.updated as f64)
+        .with("graph_launches", builds.launched as f64)
         .with("building_seconds", took.as_secs_f64())
         .with("taken_share", taken_share)
         .with("explained_share", explained);
@@ -80,8 +64,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         claim,
         claims_earlier: true,
         taken_share,
-        mechanism: "captures and builds graphs",
-        sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
+        mechanism: "captures, builds and updates graphs",
+        sentence: "{comm} built or updated {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
                     {building_seconds|seconds} ({taken_share|percent} of its time).",
         fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
     };

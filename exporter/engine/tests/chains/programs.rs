@@ -5,7 +5,7 @@ use gpucause_abi::state::{Phase, Reason};
 use gpucause_engine::chain::{Cause, Effect, Severity};
 
 use crate::host::{Host, takes};
-use crate::process::{MIB, MS, US};
+use crate::process::{MIB, MS, Process, US};
 use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 #[test]
@@ -152,6 +152,67 @@ fn graphs_built_for_every_launch_are_reported() {
     let chain = host.only(Cause::GraphRecapture);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
     takes(chain, u64::from(FAULT_WINDOWS) * 20 * 17_100 * US);
+}
+
+/// A window of 20 steps that capture a graph, launch it once, and call these, which take most of a step's graph calls.
+fn recapture(train: &mut Process, begin: &str, making: &[&str]) {
+    steady(train);
+    train.calls(begin, 20, 100 * US, &[]);
+    train.calls("cudaStreamEndCapture", 20, 2 * MS, &[]);
+    for op in making {
+        train.calls(op, 20, 15 * MS, &[]);
+    }
+    train.calls("cudaGraphLaunch", 20, 50 * US, &[]);
+    train.calls("cudaGraphDestroy", 20, 50 * US, &[]);
+}
+
+#[test]
+fn graphs_captured_and_updated_for_every_launch_are_reported() {
+    for begin in [
+        "cudaStreamBeginCapture",
+        "cudaStreamBeginCaptureToGraph",
+        "cudaStreamBeginRecaptureToGraph",
+        "cuStreamBeginCapture",
+        "cuStreamBeginRecaptureToGraph",
+    ] {
+        let mut host = trained();
+        host.run(4, |train| recapture(train, begin, &["cudaGraphExecUpdate"]));
+        let chain = host.only(Cause::GraphRecapture);
+        assert_eq!(chain.severity, Severity::Medium, "{begin}");
+        assert_eq!(chain.evidence.get("graph_updates"), Some(20.0), "{begin}");
+    }
+}
+
+#[test]
+fn graphs_made_for_every_launch_from_the_start_are_reported_within_20_seconds() {
+    let update = ["cudaGraphExecUpdate"];
+    let replace = ["cudaGraphInstantiate", "cudaGraphExecDestroy"];
+    for making in [&update[..], &replace, &replace[..1]] {
+        let mut host = Host::training();
+        // Nine ticks of two seconds; the process loads in the first.
+        for window in 0..9 {
+            host.run(1, |train| {
+                recapture(train, "cudaStreamBeginCapture", making);
+                if window == 0 {
+                    train.calls("cudaGraphInstantiate", 1, 15 * MS, &[]).cold_launches(30, 8 * MS);
+                }
+            });
+        }
+        host.only(Cause::GraphRecapture);
+    }
+}
+
+#[test]
+fn graphs_captured_at_the_start_for_later_are_a_warm_up() {
+    let mut host = Host::training();
+    // As inference servers do for each size of a batch: nothing is launched yet.
+    host.run(12, |train| {
+        steady(train);
+        train.calls("cudaStreamBeginCapture", 4, 100 * US, &[]);
+        train.calls("cudaStreamEndCapture", 4, 2 * MS, &[]);
+        train.calls("cudaGraphInstantiate", 4, 60 * MS, &[]);
+    });
+    host.is_silent();
 }
 
 #[test]

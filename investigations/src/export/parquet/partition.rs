@@ -1,4 +1,6 @@
 //! Folders of partitions, as Hive names them.
+//!
+//! No key is the name of a column: Arrow, and with it pandas, refuses to read a column that is in the files and in their paths.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,7 +14,7 @@ use crate::trace::fnv1a;
 const EMPTY: &str = "__HIVE_DEFAULT_PARTITION__";
 /// What Hive and Spark escape beside control characters.
 const ESCAPED: &str = "\"#%'*/:=?\\\u{7f}{}[]^";
-/// Bytes of a value: of 255 that most file systems allow a name, `node=` takes some, and the hash of a longer value.
+/// Bytes of a value: of 255 that most file systems allow a name, `host=` takes some, and the hash of a longer value.
 const MAX_VALUE: usize = 200;
 
 /// What happened on one node on one day, by UTC and the clock of the node.
@@ -30,16 +32,26 @@ impl Partition {
         Self { node, day: at_ns.div_euclid(Self::SECONDS * 1_000_000_000) }
     }
 
+    /// The day on which a node's recording began.
+    pub(super) fn first_of(node: NodeIndex, recording: &dyn Recording) -> Self {
+        Self::of(node, begun(node, recording))
+    }
+
     /// The path of a recording's file. It is the same at each export, and another for another recording of the node.
     pub(super) fn path(self, table: &str, recording: &dyn Recording) -> PathBuf {
-        let sessions = recording.sessions().iter().filter(|session| session.node == self.node);
-        let begun = sessions.map(|session| session.started_ns).min().unwrap_or(0);
+        let begun = begun(self.node, recording);
         let node = escaped(recording.node_name(self.node));
         #[expect(clippy::cast_precision_loss, reason = "whole days of some centuries are exact")]
         let date = utc((self.day * Self::SECONDS) as f64, true);
         let date = date.split(' ').next().unwrap_or_default();
-        format!("{table}/node={node}/date={date}/part-{begun}.parquet").into()
+        format!("{table}/host={node}/date={date}/part-{begun}.parquet").into()
     }
+}
+
+/// When the first session of a node began.
+fn begun(node: NodeIndex, recording: &dyn Recording) -> i64 {
+    let sessions = recording.sessions().iter().filter(|session| session.node == node);
+    sessions.map(|session| session.started_ns).min().unwrap_or(0)
 }
 
 /// A partition's value as part of a path.
@@ -84,7 +96,7 @@ mod tests {
         for unit in ["x", "/", "ü", "\u{1f980}"] {
             let [one, other] = ["1", "2"].map(|end| escaped(&(unit.repeat(300) + end)));
             for name in [&one, &other] {
-                assert!(name.len() > MAX_VALUE && "node=".len() + name.len() <= 255, "{name}");
+                assert!(name.len() > MAX_VALUE && "host=".len() + name.len() <= 255, "{name}");
             }
             assert_ne!(one, other);
         }
@@ -97,7 +109,7 @@ mod tests {
         let midnight = BEGIN + 6400 * 1_000_000_000;
         let path = |at| Partition::of(NodeIndex(0), at).path("events", &made_up);
         let of =
-            |date| PathBuf::from(format!("events/node=gpu-1/date={date}/part-{BEGIN}.parquet"));
+            |date| PathBuf::from(format!("events/host=gpu-1/date={date}/part-{BEGIN}.parquet"));
         assert_eq!(path(midnight - 1), of("2023-11-14"));
         assert_eq!(path(midnight), of("2023-11-15"));
         assert_eq!((path(-1), path(i64::MAX)), (of("1969-12-31"), of("2262-04-11")));

@@ -135,6 +135,42 @@ fn columns_are_those_of_the_trace_file() {
 }
 
 #[test]
+fn no_key_of_a_folder_is_also_a_column() {
+    let folder = TempDir::new().unwrap();
+    written(&MadeUp::two_nodes(), folder.path(), false).unwrap();
+    for path in files(folder.path()) {
+        let parts = path.components().map(|part| part.as_os_str().to_string_lossy());
+        let keys: Vec<_> =
+            parts.filter_map(|part| Some(part.split_once('=')?.0.to_owned())).collect();
+        assert_eq!(keys, ["host", "date"]);
+        let columns = [names(rows::EVENTS), names(rows::CHAINS)].concat();
+        assert!(keys.iter().all(|key| !columns.contains(&&**key)), "{}", path.display());
+    }
+}
+
+#[test]
+fn tables_without_rows_have_their_columns() {
+    let folder = TempDir::new().unwrap();
+    let mut made_up = MadeUp::two_nodes();
+    made_up.chains.clear();
+    written(&made_up, &folder.path().join("without-chains"), false).unwrap();
+    made_up.events.clear();
+    written(&made_up, &folder.path().join("empty"), false).unwrap();
+    for (lake, table, columns) in [
+        ("without-chains", "chains", rows::CHAINS),
+        ("empty", "chains", rows::CHAINS),
+        ("empty", "events", rows::EVENTS),
+    ] {
+        let lake = folder.path().join(lake);
+        assert_eq!(rows_of(&lake, table), Vec::<Vec<Value>>::new());
+        let [file] = &files(&lake.join(table))[..] else { panic!("one file of {table}") };
+        let schema = read(file).metadata().file_metadata().schema_descr_ptr();
+        let known: Vec<_> = schema.columns().iter().map(|own| own.name().to_owned()).collect();
+        assert_eq!(known, names(columns));
+    }
+}
+
+#[test]
 fn files_of_nodes_are_in_folders_of_their_own_for_their_owner_only() {
     let folder = TempDir::new().unwrap();
     let mut made_up = MadeUp::two_nodes();
@@ -145,9 +181,9 @@ fn files_of_nodes_are_in_folders_of_their_own_for_their_owner_only() {
     assert_eq!(
         files.iter().map(relative).collect::<Vec<_>>(),
         [
-            "chains/node=..%2Fb%3D1/date=2023-11-14/part-1700003600000000000.parquet",
-            "events/node=..%2Fb%3D1/date=2023-11-14/part-1700003600000000000.parquet",
-            "events/node=gpu-1/date=2023-11-14/part-1700000000000000000.parquet",
+            "chains/host=..%2Fb%3D1/date=2023-11-14/part-1700003600000000000.parquet",
+            "events/host=..%2Fb%3D1/date=2023-11-14/part-1700003600000000000.parquet",
+            "events/host=gpu-1/date=2023-11-14/part-1700000000000000000.parquet",
         ]
     );
     for file in files {

@@ -42,7 +42,9 @@ exports! {
      cuDevicePrimaryCtxRelease_v2 cuModuleUnload cuLibraryUnload cuEventDestroy_v2
      cuStreamDestroy_v2 cuGraphDestroy cuLaunchKernel cuLaunchKernel_ptsz cuLaunchCooperativeKernel
      cuLaunchCooperativeKernel_ptsz cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunch cuLaunchGrid
-     cuLaunchGridAsync cuLaunchCooperativeKernelMultiDevice cuLaunchHostFunc cuLaunchHostFunc_ptsz]
+     cuLaunchGridAsync cuLaunchCooperativeKernelMultiDevice cuLaunchHostFunc cuLaunchHostFunc_ptsz
+     cuStreamAddCallback cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
+     cuStreamBeginCaptureToCig cuStreamEndCaptureToCig]
         () |function| function.plain();
     [cuGraphInstantiate cuGraphInstantiate_v2 cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
      cuGraphInstantiateWithParams_ptsz cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4

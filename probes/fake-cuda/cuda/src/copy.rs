@@ -38,7 +38,10 @@ exports! {
     [cuMemcpyPeer cuMemcpyPeer_ptds cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz]
         (_to: Ptr, _to_context: Ptr, _from: Ptr, _from_context: Ptr, bytes: usize, _stream: Ptr)
         |function| function.run(Call::transfer(bytes));
-    [cuMemcpyHtoA cuMemcpyHtoA_v2 cuMemcpyAtoH cuMemcpyAtoH_v2]
+    [cuMemcpyAtoA] (_first: usize, _second: usize, _third: usize, _fourth: usize, bytes: usize)
+        |function| function.run(Call::transfer(bytes));
+    [cuMemcpyHtoA cuMemcpyHtoA_v2 cuMemcpyAtoH cuMemcpyAtoH_v2 cuMemcpyHtoAAsync cuMemcpyAtoHAsync
+     cuMemcpyDtoA cuMemcpyAtoD]
         (_first: usize, _second: usize, _third: usize, bytes: usize)
         |function| function.run(Call::transfer(bytes));
     [cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz] (_to: Ptr, _from: Ptr, bytes: usize)
@@ -47,7 +50,7 @@ exports! {
         |function| function.run(transfer(shape));
     [cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync
      cuMemcpy3DBatchAsync_v2 cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
-     cuMemDiscardAndPrefetchBatchAsync]
+     cuMemDiscardAndPrefetchBatchAsync cuMemBatchDecompressAsync cuFabricCpyBatchAsync]
         () |function| function.plain();
     [cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2] (_address: Ptr, bytes: usize)
         |function| function.run(Call::transfer(bytes));

@@ -10,6 +10,11 @@ exports! {
      cuGraphExecMemsetNodeSetParams cuGraphExecHostNodeSetParams cuGraphExecChildGraphNodeSetParams
      cuGraphExecExternalSemaphoresSignalNodeSetParams
      cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecBatchMemOpNodeSetParams
+     cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddEmptyNode
+     cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
+     cuGraphAddExternalSemaphoresWaitNode cuGraphAddBatchMemOpNode
+     cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+     cuSignalExternalSemaphoresAsync cuWaitExternalSemaphoresAsync cuMemMapArrayAsync
      cuMemAddressReserve cuMemSetAccess cuMemAddressFree cuCtxRecordEvent cuCtxWaitEvent
      cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuStreamWaitValue32 cuStreamWaitValue64
      cuStreamWriteValue32 cuStreamWriteValue64 cuStreamBatchMemOp cuMemGetInfo

@@ -92,10 +92,20 @@ exports! {
      cudaMemcpyFromSymbol cudaMemcpyFromSymbol_ptds cudaMemcpyFromSymbolAsync cudaMemcpyFromSymbolAsync_ptsz]
         (_to: Ptr, _from: Ptr, bytes: usize, _offset: usize, _kind: c_int, _stream: Ptr)
         |function| plain(function, bytes);
-    [cudaMemcpyToArray cudaMemcpyToArray_ptds cudaMemcpyFromArray cudaMemcpyFromArray_ptds]
+    [cudaMemcpyToArray cudaMemcpyToArray_ptds cudaMemcpyFromArray cudaMemcpyFromArray_ptds
+     cudaMemcpyToArrayAsync cudaMemcpyFromArrayAsync]
         (_first: Ptr, _second: usize, _third: usize, _fourth: usize, bytes: usize, _kind: c_int)
         |function| plain(function, bytes);
-    [cudaMemcpy2DToArray cudaMemcpy2DToArray_ptds cudaMemcpy2DFromArray cudaMemcpy2DFromArray_ptds]
+    [cudaMemcpyArrayToArray]
+        (_first: Ptr, _second: usize, _third: usize, _fourth: usize, _fifth: usize, _sixth: usize, bytes: usize,
+         _kind: c_int)
+        |function| plain(function, bytes);
+    [cudaMemcpy2DArrayToArray]
+        (_first: Ptr, _second: usize, _third: usize, _fourth: usize, _fifth: usize, _sixth: usize, width: usize,
+         height: usize, _kind: c_int)
+        |function| plain(function, width * height);
+    [cudaMemcpy2DToArray cudaMemcpy2DToArray_ptds cudaMemcpy2DFromArray cudaMemcpy2DFromArray_ptds
+     cudaMemcpy2DToArrayAsync cudaMemcpy2DFromArrayAsync]
         (_first: Ptr, _second: usize, _third: usize, _fourth: usize, _fifth: usize, width: usize, height: usize,
          _kind: c_int)
         |function| plain(function, width * height);

@@ -65,6 +65,7 @@ exports! {
         |function| launch(function, kernel, || shape_of(config), arguments);
     [cudaLaunchCooperativeKernelMultiDevice] (_list: Ptr, _devices: u32, _flags: u32)
         |function| finish(function.plain(), || 0);
-    [cudaLaunchHostFunc cudaLaunchHostFunc_ptsz] (_stream: Ptr, _host: Ptr, _data: Ptr)
+    [cudaLaunchHostFunc cudaLaunchHostFunc_ptsz cudaLaunchHostFunc_v2 cudaStreamAddCallback]
+        (_stream: Ptr, _host: Ptr, _data: Ptr)
         |function| finish(function.plain(), || 0);
 }

@@ -8,6 +8,12 @@ exports! {
     [cudaIpcOpenMemHandle cudaImportExternalMemory cudaIpcCloseMemHandle cudaDestroyExternalMemory
      cudaMemPoolTrimTo cudaMemPoolDestroy cudaDeviceGraphMemTrim cudaGraphAddNode
      cudaGraphAddKernelNode cudaGraphAddMemcpyNode cudaGraphAddMemsetNode cudaGraphAddHostNode
+     cudaGraphAddMemcpyNode1D cudaGraphAddMemcpyNodeFromSymbol cudaGraphAddMemcpyNodeToSymbol
+     cudaGraphAddMemAllocNode cudaGraphAddMemFreeNode cudaGraphAddEmptyNode
+     cudaGraphAddEventRecordNode cudaGraphAddEventWaitNode
+     cudaGraphAddExternalSemaphoresSignalNode cudaGraphAddExternalSemaphoresWaitNode
+     cudaGraphExecEventRecordNodeSetEvent cudaGraphExecEventWaitNodeSetEvent
+     cudaSignalExternalSemaphoresAsync cudaWaitExternalSemaphoresAsync
      cudaGraphAddChildGraphNode cudaGraphExecNodeSetParams cudaGraphExecKernelNodeSetParams
      cudaGraphExecMemcpyNodeSetParams cudaGraphExecMemcpyNodeSetParams1D
      cudaGraphExecMemcpyNodeSetParamsFromSymbol cudaGraphExecMemcpyNodeSetParamsToSymbol

@@ -64,7 +64,8 @@ exports! {
         (out: Out<usize>, _flags: u32, _priority: c_int)
         |function| handle(function, out);
     [cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaGraphUpload cudaGraphUpload_ptsz
-     cudaStreamBeginCapture cudaStreamBeginCapture_ptsz cudaStreamDestroy cudaEventDestroy
+     cudaStreamBeginCapture cudaStreamBeginCapture_ptsz cudaStreamBeginCaptureToGraph
+     cudaStreamBeginRecaptureToGraph cudaStreamDestroy cudaEventDestroy
      cudaSetDevice cudaInitDevice cudaProfilerStart cudaProfilerStop]
         () |function| finish(function.plain(), || 0);
     [cudaLibraryGetKernel] (out: Out<usize>, _library: Ptr, _name: Ptr)

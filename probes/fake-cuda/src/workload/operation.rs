@@ -142,6 +142,10 @@ fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         "cudaMemcpyToArray" | "cudaMemcpyFromArray" => {
             (slots([DEVICE, 0, 0, host, bytes, kind]), chosen)
         }
+        "cudaMemcpyArrayToArray" => (slots([DEVICE, 0, 0, DEVICE, 0, 0, bytes, kind]), chosen),
+        "cudaMemcpy2DArrayToArray" => {
+            (slots([DEVICE, 0, 0, DEVICE, 0, 0, row, rows, kind]), chosen)
+        }
         "cudaMemcpy2DToArray" | "cudaMemcpy2DFromArray" => {
             (slots([DEVICE, 0, 0, host, row, row, rows, kind]), chosen)
         }
@@ -175,6 +179,8 @@ fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         "cuMemcpy3DPeer" => {
             (slots([block_of(25, &[(22, width), (23, height), (24, depth)])]), "p2p")
         }
+        "cuMemcpyDtoA" | "cuMemcpyAtoD" => (slots([DEVICE, 0, DEVICE, bytes]), "d2d"),
+        "cuMemcpyAtoA" => (slots([DEVICE, 0, DEVICE, 0, bytes]), "d2d"),
         "cuMemcpyHtoA" => (slots([DEVICE, 0, host, bytes]), "h2d"),
         "cuMemcpyAtoH" => (slots([host, DEVICE, 0, bytes]), "d2h"),
         _ => return None,
