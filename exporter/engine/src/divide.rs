@@ -26,7 +26,7 @@ use crate::effect::{Measured, Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Priority of causes that claim the same time. A hang comes first.
-pub(crate) const ORDER: [Cause; 19] = [
+pub(crate) const ORDER: [Cause; 20] = [
     Cause::NoisyCgroup,
     Cause::CpuPreemption,
     Cause::RunqueueWait,

@@ -74,7 +74,7 @@ fn whom_a_thread_waits_for_is_named_whatever_the_system_call() {
         let mut waiters: Vec<_> = kinds.iter().map(|(kind, ..)| Waiter::start(kind)).collect();
         waiters.iter().for_each(|waiter| waiter.until_warm(&exporter));
         waiters.iter_mut().for_each(Waiter::go);
-        for (waiter, &(kind, cause, culprit)) in waiters.iter().zip(kinds) {
+        for (waiter, &(_, cause, culprit)) in waiters.iter().zip(kinds) {
             let chain = until(waiter.kind, || {
                 let chain = chain_of(&exporter, &waiter.pid, cause)?;
                 // Its first window has healthy time, too.

@@ -323,7 +323,7 @@ pub(crate) fn slow_data_set(train: &mut Process) {
 }
 
 /// Every scenario.
-pub(crate) const ALL: [fn() -> Host; 24] = [
+pub(crate) const ALL: [fn() -> Host; 25] = [
     computing,
     short_of_memory,
     preempted,
