@@ -168,17 +168,17 @@ impl Mapping {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let mut target = Self::new(self.bytes + PAGE, flags, -1)?;
         let is_whole = target.start.addr().abs_diff(self.start.addr()).is_multiple_of(TABLE_BYTES);
-        let (shift, spare) = if is_whole { (PAGE, 0) } else { (0, self.bytes) };
+        let (shift, left) = if is_whole { (PAGE, 0) } else { (0, self.bytes) };
         let (old, moved) = (self.start, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         // SAFETY: the target is a mapping of that many bytes, to which no reference exists.
-        let (to, spare) = unsafe { (target.start.byte_add(shift), target.start.byte_add(spare)) };
+        let (to, left) = unsafe { (target.start.byte_add(shift), target.start.byte_add(left)) };
         // SAFETY: both are this object's, and what is moved over is nobody's.
         let start = unsafe { libc::mremap(old, self.bytes, self.bytes, moved, to) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         // One page of the target is left.
-        (target.start, target.bytes) = (spare, PAGE);
+        (target.start, target.bytes) = (left, PAGE);
         self.start = start;
         Ok(())
     }
