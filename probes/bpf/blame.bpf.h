@@ -86,23 +86,8 @@ static __always_inline void forget_waker(struct thread *thread)
 	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
 }
 
-/* What the running task ends by waking the thread. One that waits for a lock of the kernel is woken by the task that had it, unless the
- * owner was known before. */
-static __always_inline __u32 ended_by_waker(const struct thread *thread, struct task_struct *waker)
-{
-	__u32 wakes;
-
-	if (thread->contended)
-		return HOLDS_LOCK;
-	wakes = wakes_of(waker);
-	if (wakes == MAKES_ROOM)
-		return thread->waits_for & WAITS_LOCALLY ? WAKES_FD : 0;
-	if (wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
-		wakes |= WAKES_FILES;
-	return wakes;
-}
-
-/* Remembers the task that wakes the thread, and what its system call can wake. */
+/* Remembers the task that wakes the thread, and what its system call can wake. A lock of the kernel is released by the task that had it,
+ * unless its owner was known before. */
 static __noinline void note_waker(struct thread *thread)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
@@ -110,7 +95,11 @@ static __noinline void note_waker(struct thread *thread)
 
 	if (thread->contended && thread->wakes)
 		return;
-	thread->wakes = ended_by_waker(thread, waker);
+	thread->wakes = thread->contended ? HOLDS_LOCK : wakes_of(waker);
+	if (thread->wakes == MAKES_ROOM)
+		thread->wakes = thread->waits_for & WAITS_LOCALLY ? WAKES_FD : 0;
+	else if (thread->wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
+		thread->wakes |= WAKES_FILES;
 	if (thread->waits_for)
 		settle_reason(thread, waker);
 	if (!thread->wakes)

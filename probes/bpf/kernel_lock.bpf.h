@@ -39,8 +39,10 @@ static __always_inline bool is_of_renames(__u64 lock)
 }
 
 /* What a lock that the running task contends for is for. Those of files are known by what is around them, which points to itself. */
-static __noinline __u32 lock_kind(struct task_struct *task, __u64 lock, __u32 flags)
+VERIFIED_ONCE __u32 lock_kind(__u64 lock, __u32 flags)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+
 	if (flags & (LOCK_READ | LOCK_WRITE)) {
 		if (lock == (__u64)BPF_CORE_READ(task, mm) + bpf_core_field_offset(struct mm_struct, mmap_lock))
 			return LOCK_KIND_ADDRESS_SPACE;
@@ -52,7 +54,7 @@ static __noinline __u32 lock_kind(struct task_struct *task, __u64 lock, __u32 fl
 }
 
 /* The task that has the lock, by address; 0 where the lock does not say. */
-static __always_inline __u64 lock_owner(__u64 lock, __u32 flags)
+VERIFIED_ONCE __u64 lock_owner(__u64 lock, __u32 flags)
 {
 	const struct rw_semaphore *semaphore = (void *)lock;
 	const struct mutex *mutex = (void *)lock;
@@ -79,14 +81,15 @@ static __noinline __u32 relation_of_tgid(__u32 tgid, __u32 proc_id)
 }
 
 /* Names the task at this address in the place of the one that will end the wait. */
-static __noinline void name_owner(struct thread *thread, __u64 address)
+VERIFIED_ONCE int name_owner(struct thread *thread, __u64 address)
 {
 	struct task_struct *owner = (void *)address, *named;
 	__u32 tgid = BPF_CORE_READ(owner, tgid), tid = BPF_CORE_READ(owner, pid);
-	bool is_own = tgid == thread->tgid;
+	bool is_own;
 
-	if (!tgid)
-		return;
+	if (!thread || !tgid)
+		return 0;
+	is_own = tgid == thread->tgid;
 	thread->wakes = HOLDS_LOCK;
 	forget_waker(thread);
 	thread->waker.tgid = tgid;
@@ -94,6 +97,7 @@ static __noinline void name_owner(struct thread *thread, __u64 address)
 	thread->waker_tid = is_own ? tid : 0;
 	named = is_own ? owner : BPF_CORE_READ(owner, group_leader);
 	bpf_probe_read_kernel(thread->waker.comm, COMM_LEN, &named->comm);
+	return 0;
 }
 
 static __always_inline bool is_suspended(__u32 reason)
@@ -110,7 +114,7 @@ static __noinline void note_kernel_lock(struct thread *thread, struct task_struc
 	if (is_suspended(thread->off_reason))
 		return;
 	thread->off_reason = REASON_KERNEL_LOCK;
-	thread->lock_kind = lock_kind(task, lock, flags) + 1;
+	thread->lock_kind = lock_kind(lock, flags) + 1;
 	owner = lock_owner(lock, flags);
 	if (owner && owner != (__u64)task)
 		name_owner(thread, owner);

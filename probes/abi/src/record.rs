@@ -154,13 +154,7 @@ records! {
     /// waits that are not for a lock of a thread of the same process: its holder. `lock` is the kind of a
     /// kernel's lock, counted from 1.
     BlameKey as "blame_key" {
-        proc_id: u32,
-        tid: u32,
-        by_tid: u32,
-        reason: u16,
-        phase: u8,
-        lock: u8,
-        comm: [u8; COMM_LEN],
+        proc_id: u32, tid: u32, by_tid: u32, reason: u16, phase: u8, lock: u8, comm: [u8; COMM_LEN],
     }
 
     /// Wait time, and the task. `held_ns` is the part of a wait for a lock in which the other held it; of another futex wait that
@@ -314,7 +308,7 @@ records! {
     }
 
     /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `role`, `phase`, `moved_ns` and
-    /// `launched_ns`; the switch and waking programs write the rest, so that a preempted call program and the switch that
+    /// `launched_ns`; the switch, waking and lock programs write the rest, so that a preempted call program and the switch that
     /// preempts it never write one field.
     ThreadRecord as "thread" {
         proc_id: u32,
@@ -435,10 +429,9 @@ records! {
         /// had a CPU before it did.
         fed_by: u32,
         fed_share: u32,
-        /// The lock of the kernel that it contends for, by address, 0 for none, and the flags of the kernel's report.
+        /// The lock of the kernel that it contends for, by address, 0 for none; the flags of the kernel's report; its kind, counted from 1.
         contended: u64,
         contended_flags: u32,
-        /// The kind of the one that it last waited for, counted from 1.
         lock_kind: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }

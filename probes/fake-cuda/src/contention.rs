@@ -10,7 +10,9 @@ use crate::waker::Waker;
 /// What the other thread fills each time, and what it moves, which has no memory of its own: each takes some ten milliseconds.
 const BYTES: usize = 48 << 20;
 const MOVED_BYTES: usize = 1 << 30;
-const PAGE: usize = 4096;
+/// The largest page of any kernel, and what the smallest page table holds.
+const PAGE: usize = 64 << 10;
+const TABLE_BYTES: usize = 2 << 20;
 /// Until the other thread has the lock.
 const AHEAD_NS: u64 = 200_000;
 const NAME: &str = "kernel-holder";
@@ -161,20 +163,22 @@ impl Mapping {
         Ok(memory)
     }
 
-    /// Moves all pages to another address, which is no multiple of what a page table holds away.
+    /// Moves all pages to another address, one by one: not by a multiple of what a page table holds.
     fn move_pages(&mut self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let mut target = Self::new(self.bytes + PAGE, flags, -1)?;
+        let is_whole = target.start.addr().abs_diff(self.start.addr()).is_multiple_of(TABLE_BYTES);
+        let (shift, left) = if is_whole { (PAGE, 0) } else { (0, self.bytes) };
         let (old, moved) = (self.start, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         // SAFETY: the target is a mapping of that many bytes, to which no reference exists.
-        let to = unsafe { target.start.byte_add(PAGE) };
+        let (to, left) = unsafe { (target.start.byte_add(shift), target.start.byte_add(left)) };
         // SAFETY: both are this object's, and what is moved over is nobody's.
         let start = unsafe { libc::mremap(old, self.bytes, self.bytes, moved, to) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Only the page before what was moved is left of the target.
-        target.bytes = PAGE;
+        // One page of the target is left.
+        (target.start, target.bytes) = (left, PAGE);
         self.start = start;
         Ok(())
     }
