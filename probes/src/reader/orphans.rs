@@ -108,8 +108,10 @@ mod tests {
     const TRAIN: Dispatcher = Dispatcher { id: ProcId(1), tgid: Tgid(10) };
     const SERVE: Dispatcher = Dispatcher { id: ProcId(2), tgid: Tgid(20) };
 
-    /// A `/proc`: of each process the PID, that of its parent, when it started, its cgroup, and a pipe with the flags of its end.
-    fn proc_with(processes: &[(u32, u32, u64, &str, (u32, &str))]) -> tempfile::TempDir {
+    /// PID, that of the parent, when it started, its cgroup, and a pipe with the flags of its end.
+    type Row<'a> = (u32, u32, u64, &'a str, (u32, &'a str));
+
+    fn proc_with(processes: &[Row<'_>]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (pid, parent, started, cgroup, (pipe, flags)) in processes {
             let dir = root.path().join(pid.to_string());
@@ -129,7 +131,7 @@ mod tests {
     const READ: &str = "02000000";
     const WRITE: &str = "02000001";
 
-    fn found(processes: &[(u32, u32, u64, &str, (u32, &str))]) -> Vec<(Tgid, ProcId)> {
+    fn found(processes: &[Row<'_>]) -> Vec<(Tgid, ProcId)> {
         let root = proc_with(processes);
         owners(root.path(), &[Tgid(30)], &[TRAIN, SERVE])
     }
