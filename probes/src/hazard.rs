@@ -101,9 +101,9 @@ pub const HAZARDS: &[Hazard] = &[
         harm: "a probe on a 5-byte no-op in the middle of a function overwrites what the function keeps below its stack \
                pointer",
         remedy: "nothing is to be done: gpucause probes the entries of functions only, where nothing lies there",
-        ranges: &[(Version(6, 18, 0), None)],
+        ranges: &[(Version(6, 18, 0), Some(Version(7, 3, 0)))],
         only_on: Some(X86_64),
-        source: "since ba2bfc97b462 in 6.18",
+        source: "since ba2bfc97b462 in 6.18, until 7.3, which takes a no-op of 10 bytes",
     },
     Hazard {
         name: "uretprobe_unwind",
@@ -115,6 +115,26 @@ pub const HAZARDS: &[Hazard] = &[
         only_on: Some(ARM64),
         source: "since 18107f8a2df6 in 5.13 code that is only executable cannot be read there; the kernel maps the return \
                  address of a probed call so, and unwinders read the code at return addresses",
+    },
+    Hazard {
+        name: "uprobe_single_step",
+        severity: HazardSeverity::Warning,
+        harm: "on real processors, NVIDIA's Grace among them, a program can crash at a probed call: the kernel single-steps the \
+               first instruction of most functions of CUDA, and goes on at a wrong address at times",
+        remedy: "set probe.enabled: false in the configuration where programs must not be put at risk",
+        ranges: &[(Version(0, 0, 0), None)],
+        only_on: Some(ARM64),
+        source: "DataDog/datadog-agent#54053 and #54291; the cause is not known",
+    },
+    Hazard {
+        name: "bpf_private_stack",
+        severity: HazardSeverity::Note,
+        harm: "BPF programs with a frame of 64 bytes and more, of whatever agent, have a stack on each CPU that preemption can \
+               corrupt: the kernel panics",
+        remedy: "nothing is to be done for gpucause, whose programs have smaller frames; update other agents",
+        ranges: &[(Version(6, 13, 0), None)],
+        only_on: None,
+        source: "open-telemetry/opentelemetry-ebpf-instrumentation#3056",
     },
 ];
 
@@ -197,6 +217,7 @@ mod tests {
         const SHADOW_STACK: &str = "uretprobe_shadow_stack";
         const STACK: &str = "uretprobe_other_stack";
         const NOP5: &str = "uprobe_nop5_red_zone";
+        const PRIVATE: &str = "bpf_private_stack";
         for (release, known) in [
             ("5.15.0-105-generic", &[STACK][..]),
             ("5.14.0-427.13.1.el9_4.x86_64", &[STACK]),
@@ -209,13 +230,14 @@ mod tests {
             ("6.12.13", &[SECCOMP, STACK]),
             ("6.12.14", &[STACK]),
             ("6.12.27+deb13-amd64", &[STACK]),
-            ("6.13-rc3", &[SECCOMP]),
-            ("6.13.1-arch1-1", &[SECCOMP]),
-            ("6.13.2", &[SECCOMP]),
-            ("6.13.3", &[]),
-            ("6.14.0-1006-aws", &[]),
-            ("6.18.44", &[NOP5]),
-            ("7.0.0-rc1", &[NOP5]),
+            ("6.13-rc3", &[SECCOMP, PRIVATE]),
+            ("6.13.1-arch1-1", &[SECCOMP, PRIVATE]),
+            ("6.13.2", &[SECCOMP, PRIVATE]),
+            ("6.13.3", &[PRIVATE]),
+            ("6.14.0-1006-aws", &[PRIVATE]),
+            ("6.18.44", &[NOP5, PRIVATE]),
+            ("7.0.0-rc1", &[NOP5, PRIVATE]),
+            ("7.3.4+deb13-cloud-amd64", &[PRIVATE]),
             ("rolling", &[]),
         ] {
             let names: Vec<_> = hazards(release).iter().map(|hazard| hazard.name).collect();
@@ -226,9 +248,10 @@ mod tests {
     #[test]
     fn a_processor_has_its_own_hazards_and_those_of_all() {
         const STACK: &str = "uretprobe_other_stack";
+        const STEP: &str = "uprobe_single_step";
         for (processor, version, known) in [
-            (ARM64, Version(6, 12, 0), &[STACK, "uretprobe_unwind"][..]),
-            (ARM64, Version(6, 18, 0), &["uretprobe_unwind"]),
+            (ARM64, Version(6, 12, 0), &[STACK, "uretprobe_unwind", STEP][..]),
+            (ARM64, Version(6, 18, 0), &["uretprobe_unwind", STEP, "bpf_private_stack"]),
             (X86_64, Version(6, 12, 0), &[SECCOMP, STACK]),
         ] {
             let names: Vec<_> = hazards_on(processor, version).iter().map(|h| h.name).collect();

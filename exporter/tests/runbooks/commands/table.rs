@@ -190,5 +190,6 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         Not("sets what CUDA, OpenMP or PyTorch read, which stand-ins do not"),
         &["export CUDA_", "export OMP_", "export PYTORCH_"],
     ),
+    (Not("writes a process to files, by a program that tests do not install"), &["criu dump"]),
     (Not("needs a kernel with groups by session"), &["echo 19 > /proc/PID/autogroup"]),
 ];
