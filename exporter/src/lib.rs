@@ -56,4 +56,5 @@ pub mod top;
 pub mod top_names;
 pub mod version;
 pub mod view;
+mod visibility;
 pub mod wait_names;
