@@ -19,6 +19,7 @@ pub mod error_name;
 pub mod exposition;
 pub mod failure;
 pub mod family;
+pub mod file_limits;
 pub mod flight_recorder;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]
