@@ -245,6 +245,12 @@ impl Daemon {
         self.shared.probes.status()
     }
 
+    /// Why nothing is observed although the probes are enabled; `None` if something is.
+    #[must_use]
+    pub fn why_nothing(&self) -> Option<String> {
+        self.shared.observing.why_nothing(&self.status())
+    }
+
     /// Whether processes are observed, and since when.
     #[must_use]
     pub fn observation_state(&self) -> ObservationState {

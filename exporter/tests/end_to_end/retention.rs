@@ -114,7 +114,7 @@ fn counters_of_a_process_that_executes_itself_do_not_decrease() {
     });
 }
 
-/// Makes 10 calls and executes itself, as often as it is told, and stays.
+/// Makes 10 calls and executes itself, so many times, and stays.
 const EXECUTES_ITSELF_OFTEN: &str = r#"
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[1])
