@@ -38,7 +38,7 @@ use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::nvml::LIBRARY;
 use std::ffi::OsString;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -381,8 +381,7 @@ impl WebArgs {
     /// Creates the server's token file; without one, the log says what to do.
     #[must_use]
     pub fn with_token_file(server: Server) -> Server {
-        let ports = server.addresses().iter().map(SocketAddr::port).collect();
-        match TokenFile::create(&ports) {
+        match TokenFile::create(&server.addresses().into_iter().collect()) {
             Ok(file) => server.with_token_file(file),
             Err(error) => {
                 let folder = error.folder().unwrap_or_else(|| "/run/gpucause".as_ref()).display();

@@ -29,12 +29,13 @@ use crate::flight_recorder::FlightRecords;
 use crate::gpus::Gpus;
 use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
-use crate::observing::{Observing, Switch, why_broken};
+use crate::observing::{Observing, Switch};
 use crate::otlp::{self, ChainLog};
 use crate::peers::PeerRanks;
 use crate::pipeline::Pipeline;
 use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source, node_name};
+use crate::visibility::obstacles;
 use host::Host;
 
 /// Between two calls of [`Daemon::reap`].
@@ -104,10 +105,14 @@ impl Daemon {
         let options =
             Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
         warn_of_hazards();
+        let obstacles = obstacles();
+        for obstacle in &obstacles {
+            tracing::warn!("processes of this host are not all observed: {}", obstacle.sentence());
+        }
         let shared = Arc::new(Shared {
             probes: Probes::start(options)?,
             config: Mutex::default(),
-            observing: Observing::new(),
+            observing: Observing::new(obstacles),
             access: OnceLock::new(),
             flights: OnceLock::new(),
             chain_log: OnceLock::new(),
@@ -238,6 +243,12 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.probes.status()
+    }
+
+    /// Why nothing is observed although the probes are enabled; `None` if something is.
+    #[must_use]
+    pub fn why_nothing(&self) -> Option<String> {
+        self.shared.observing.why_nothing(&self.status())
     }
 
     /// Whether processes are observed, and since when.
@@ -418,8 +429,8 @@ impl Source for Daemon {
         if !status.is_ready() {
             return Readiness::NotReady("searching for the CUDA libraries in use".into());
         }
-        if let Some(reason) = why_broken(&status) {
-            return Readiness::NotReady(reason.into());
+        if let Some(reason) = self.shared.observing.why_nothing(&status) {
+            return Readiness::NotReady(reason);
         }
         Readiness::Ready
     }

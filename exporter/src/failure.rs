@@ -5,6 +5,9 @@ use std::io::{self, ErrorKind, Write as _};
 
 use gpucause_investigations::explain::is_control;
 
+use crate::file_limits;
+use crate::privileges::is_root;
+
 /// Between what is wrong and what to do. Messages of errors have it where they say both.
 const SEPARATOR: &str = " - ";
 /// Below `error: `.
@@ -42,11 +45,15 @@ pub fn text(error: &anyhow::Error) -> String {
         }
         text.push_str(&cause);
     }
-    if !text.contains(SEPARATOR)
-        && let Some(advice) = own.or_else(|| usual(error))
-    {
+    let is_advised = text.contains(SEPARATOR);
+    // Also where what libbpf says has a dash in it.
+    let advice = file_limits::advice(&text).or_else(|| {
+        let other = own.or_else(|| usual(error, is_root()));
+        other.filter(|_| !is_advised).map(str::to_owned)
+    });
+    if let Some(advice) = advice {
         text.push_str(SEPARATOR);
-        text.push_str(advice);
+        text.push_str(&advice);
     }
     let printable: String =
         text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect();
@@ -67,10 +74,13 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// What usually helps against an error of the kernel.
-fn usual(error: &anyhow::Error) -> Option<&'static str> {
+fn usual(error: &anyhow::Error, is_root: bool) -> Option<&'static str> {
     let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
     match kernel.kind() {
         ErrorKind::NotFound => Some("check the path"),
+        ErrorKind::PermissionDenied if is_root => {
+            Some("root may not either: see the mount, and the capabilities of the container")
+        }
         ErrorKind::PermissionDenied => Some("run the command as root, or as the owner"),
         ErrorKind::AlreadyExists => Some("name another file, or remove that one"),
         ErrorKind::StorageFull => Some("free some space, or write to another file system"),
@@ -101,6 +111,13 @@ mod tests {
         let text = text(&missing.unwrap_err());
         assert!(text.starts_with("cannot read the trace: No such file"), "{text}");
         assert!(text.ends_with(" - check the path"), "{text}");
+    }
+
+    #[test]
+    fn root_is_not_advised_to_become_root() {
+        let denied = anyhow::Error::from(io::Error::from(ErrorKind::PermissionDenied));
+        assert!(!usual(&denied, true).unwrap().contains("as root"));
+        assert!(usual(&denied, false).unwrap().contains("as root"));
     }
 
     #[test]

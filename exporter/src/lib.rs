@@ -19,6 +19,7 @@ pub mod error_name;
 pub mod exposition;
 pub mod failure;
 pub mod family;
+pub mod file_limits;
 pub mod flight_recorder;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]
@@ -56,4 +57,5 @@ pub mod top;
 pub mod top_names;
 pub mod version;
 pub mod view;
+mod visibility;
 pub mod wait_names;

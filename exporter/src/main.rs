@@ -18,7 +18,9 @@ use gpucause::port_owner::warn_of_other_exporters;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, failure, logging, manual, privileges, record, replay, top, view};
+use gpucause::{
+    demo, failure, file_limits, logging, manual, privileges, record, replay, top, view,
+};
 use gpucause_investigations::http::{LoginError, TrustError, without_password};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         }
     };
     limit_retained_memory();
+    // Before anything is opened, and before there is another thread.
+    file_limits::lift();
     let daemon = cli.command.is_daemon();
     let result = match cli.command {
         Command::Exporter(args) => {

@@ -11,7 +11,7 @@ use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
 use crate::cli::UsageError;
-use crate::config::{in_one_line, typed};
+use crate::config::{in_one_line, text_file, typed};
 use crate::nodes_from::NodesFrom;
 use crate::store_url::PrometheusLogin;
 use crate::token_file;
@@ -211,7 +211,7 @@ pub fn report_failures(answered: usize, failures: &[NodeFailure]) -> anyhow::Res
 
 fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
     let wrong = |reason: String| NodesError::List { path: path.to_owned(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = text_file::read(path).map_err(|error| wrong(error.to_string()))?;
     let list: List = typed(&text).map_err(|complaints| wrong(in_one_line(&complaints)))?;
     if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
         return Err(wrong(format!("nodes has {} - name 1 to {MAX_NODES}", list.nodes.len())));

@@ -11,7 +11,7 @@ use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
 use crate::check::{MAX_ANSWER, TARGETS};
-use crate::config::{in_one_line, typed};
+use crate::config::{in_one_line, text_file, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
 
@@ -151,11 +151,7 @@ fn scraped(targets: Targets) -> Vec<String> {
 
 fn listed(path: &Path) -> Result<Vec<String>, String> {
     let wrong = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
-    let size = std::fs::metadata(path).map_err(|error| wrong(&error))?.len();
-    if size > MAX_FILE {
-        return Err(wrong(&format!("is larger than {} MiB", MAX_FILE >> 20)));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text = text_file::read_up_to(path, MAX_FILE).map_err(|error| wrong(&error))?;
     // JSON is YAML.
     let groups: Vec<Group> = typed(&text).map_err(|complaints| {
         let said = in_one_line(&complaints);

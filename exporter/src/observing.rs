@@ -9,6 +9,7 @@ use gpucause_probes::thread_records::ThreadRecords;
 use gpucause_probes::verdict::Verdict;
 
 use crate::clock::{WallClock, monotonic_now};
+use crate::visibility::Obstacle;
 
 /// Missing probes that a reason names; the rest is counted.
 const MAX_NAMED: usize = 3;
@@ -22,7 +23,7 @@ const OVER_BUDGET: &str = "probes on calls of a process would cost more than the
 
 /// Whether this reason, for which nothing is observed, is a fault.
 pub(crate) fn is_broken(reason: &str) -> bool {
-    [ALL_BROKEN, NO_RECORDS].contains(&reason)
+    [ALL_BROKEN, NO_RECORDS].contains(&reason) || Obstacle::is_reason(reason)
 }
 
 /// Who had the probes detached.
@@ -34,7 +35,11 @@ pub(crate) enum Switch {
 
 /// The observation state and earlier ones.
 #[derive(Debug)]
-pub(crate) struct Observing(Mutex<Log>);
+pub(crate) struct Observing {
+    /// What hides processes, or a part of what is said of them.
+    obstacles: Vec<Obstacle>,
+    log: Mutex<Log>,
+}
 
 #[derive(Debug)]
 struct Log {
@@ -44,11 +49,12 @@ struct Log {
 }
 
 impl Observing {
-    /// For a daemon whose probes were just loaded.
-    pub(crate) fn new() -> Self {
+    /// For a daemon whose probes were just loaded, and from which these hide something.
+    pub(crate) fn new(obstacles: Vec<Obstacle>) -> Self {
         let clock = WallClock::now();
         let state = Period::disabled(clock.unix_seconds(monotonic_now()), Period::STARTING).into();
-        Self(Mutex::new(Log { clock, switch: Switch::Configuration, state }))
+        let log = Mutex::new(Log { clock, switch: Switch::Configuration, state });
+        Self { obstacles, log }
     }
 
     /// Sets who has the probes detached.
@@ -62,7 +68,7 @@ impl Observing {
         log.clock = log.clock.refreshed();
         let now = log.clock.unix_seconds(monotonic_now());
         let switch = log.switch;
-        let period = evaluate(status, switch, now);
+        let period = evaluate(status, &self.obstacles, switch, now);
         // Observation begins with the first state that is not the search for libraries.
         match log.state.earlier.is_empty() && log.state.current.reason == Period::STARTING {
             true => log.state = period.into(),
@@ -71,13 +77,18 @@ impl Observing {
         log.state.clone()
     }
 
+    /// Why nothing is observed although the probes are enabled; `None` if something is.
+    pub(crate) fn why_nothing(&self, status: &Status) -> Option<String> {
+        why_nothing(status, &self.obstacles)
+    }
+
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The state of the probes as a period that begins now.
-fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
+fn evaluate(status: &Status, obstacles: &[Obstacle], switch: Switch, since: f64) -> Period {
     if !status.enabled {
         let reason = match switch {
             Switch::Configuration => BY_CONFIGURATION,
@@ -88,7 +99,7 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     if !status.is_ready() {
         return Period::disabled(since, Period::STARTING);
     }
-    if let Some(reason) = why_broken(status) {
+    if let Some(reason) = why_nothing(status, obstacles) {
         return Period::disabled(since, reason);
     }
     let missing = missing(status);
@@ -102,6 +113,9 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     };
     if missing.is_empty() && status.thread_records != ThreadRecords::Granted {
         return partial(None, FEW_RECORDS.into());
+    }
+    if missing.is_empty() && !obstacles.is_empty() {
+        return partial(None, sentences(obstacles));
     }
     if missing.is_empty() {
         return match share < 1.0 {
@@ -117,12 +131,19 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     partial(None, reason)
 }
 
-/// Why nothing is observed although the probes are enabled; `None` if something is.
-pub(crate) fn why_broken(status: &Status) -> Option<&'static str> {
+fn why_nothing(status: &Status, obstacles: &[Obstacle]) -> Option<String> {
     if is_all_broken(status) {
-        return Some(ALL_BROKEN);
+        return Some(ALL_BROKEN.into());
     }
-    (status.thread_records == ThreadRecords::Refused).then_some(NO_RECORDS)
+    if status.thread_records == ThreadRecords::Refused {
+        return Some(NO_RECORDS.into());
+    }
+    // One: the state is known by its reason.
+    obstacles.iter().find(|obstacle| obstacle.hides_all).map(Obstacle::sentence)
+}
+
+fn sentences(obstacles: &[Obstacle]) -> String {
+    obstacles.iter().map(Obstacle::sentence).collect::<Vec<_>>().join("; ")
 }
 
 /// Whether no probe works, neither in the kernel nor in a library.
@@ -151,6 +172,7 @@ fn missing(status: &Status) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::visibility::PID_NAMESPACE;
     use gpucause_probes::discovery::DiscoveryStatus;
     use gpucause_probes::feature::AttachMode;
     use gpucause_probes::registry::{FileId, LibraryStatus, RegistryCounts};
@@ -188,7 +210,7 @@ mod tests {
     fn evaluated(change: impl FnOnce(&mut Status)) -> (State, Option<f64>, String) {
         let mut status = status();
         change(&mut status);
-        let period = evaluate(&status, Switch::Signal, 7.0);
+        let period = evaluate(&status, &[], Switch::Signal, 7.0);
         assert_eq!((period.since, period.until), (7.0, None));
         (period.state, period.timed_share, period.reason)
     }
@@ -212,7 +234,8 @@ mod tests {
         let few = evaluated(|status| status.thread_records = ThreadRecords::SomeRefused);
         assert_eq!(few, (State::Partial, None, FEW_RECORDS.to_owned()));
         assert_eq!(
-            evaluate(&Status { enabled: false, ..status() }, Switch::Configuration, 7.0).reason,
+            evaluate(&Status { enabled: false, ..status() }, &[], Switch::Configuration, 7.0)
+                .reason,
             BY_CONFIGURATION
         );
     }
@@ -234,8 +257,27 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_cannot_be_seen_are_not_observed_and_probes_on_them_are_no_proof() {
+        let with = |obstacles: &[Obstacle], status: &Status| {
+            let period = evaluate(status, obstacles, Switch::Signal, 7.0);
+            (period.state, period.timed_share, period.reason)
+        };
+        let hidden = with(&[PID_NAMESPACE], &status());
+        assert_eq!(hidden, (State::Disabled, Some(0.0), PID_NAMESPACE.sentence()));
+        assert!(hidden.2.contains("hostPID: true") && is_broken(&hidden.2), "{}", hidden.2);
+        let some = Obstacle { hides_all: false, ..PID_NAMESPACE };
+        assert_eq!(with(&[some], &status()), (State::Partial, None, some.sentence()));
+        let detached = Status { enabled: false, ..status() };
+        assert_eq!(with(&[PID_NAMESPACE], &detached).2, BY_SIGNAL);
+        let blind = Observing::new(vec![PID_NAMESPACE]);
+        assert_eq!(blind.update(&status()).current.state, State::Disabled);
+        assert_eq!(blind.why_nothing(&status()), Some(PID_NAMESPACE.sentence()));
+        assert_eq!(Observing::new(vec![some]).why_nothing(&status()), None);
+    }
+
+    #[test]
     fn the_state_is_kept_with_the_time_when_it_began() {
-        let observing = Observing::new();
+        let observing = Observing::new(Vec::new());
         let mut starting = status();
         starting.discovery.scans = 0;
         assert_eq!(observing.update(&starting).current.reason, Period::STARTING);

@@ -55,14 +55,12 @@ pub(crate) fn names(owners: &[Owner]) -> String {
 
 /// The processes that listen on a port, as far as this process may see their files.
 pub(crate) fn owners(port: u16) -> Vec<Owner> {
-    let link = |socket: listeners::Socket| format!("socket:[{}]", socket.inode);
-    let sockets: HashSet<_> = listeners::on_port(port).into_iter().map(link).collect();
-    if sockets.is_empty() {
+    let sockets = listeners::on_port(port).unwrap_or_default();
+    let inodes: HashSet<u64> = sockets.into_iter().map(|socket| socket.inode).collect();
+    if inodes.is_empty() {
         return Vec::new();
     }
-    let mut pids: Vec<u32> = pids().filter(|pid| has_one_of(*pid, &sockets)).collect();
-    pids.sort_unstable();
-    pids.into_iter().map(owner).collect()
+    listeners::processes(&inodes).into_iter().map(owner).collect()
 }
 
 /// Warns of other exporters of this host, as far as this process may see them.
@@ -79,12 +77,6 @@ pub fn warn_of_other_exporters() {
 fn pids() -> impl Iterator<Item = u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn has_one_of(pid: u32, sockets: &HashSet<String>) -> bool {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
-    links.any(|link| link.to_str().is_some_and(|link| sockets.contains(link)))
 }
 
 #[cfg(test)]

@@ -23,10 +23,32 @@ enum ConfineError {
 
 /// The process lacks capabilities that every command with probes needs.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); {NOT_ROOT}"
-)]
-pub struct NotPermitted;
+pub enum NotPermitted {
+    /// Of root, such as in a container.
+    #[error(
+        "root lacks the capabilities to load eBPF programs here - grant CAP_BPF and CAP_PERFMON to the container or unit"
+    )]
+    Root,
+    /// Of another user.
+    #[error(
+        "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); {NOT_ROOT}"
+    )]
+    User,
+}
+
+/// How to get a capability that is missing.
+pub(crate) fn how_to_get(is_root: bool) -> String {
+    if is_root {
+        "grant it to the container or unit that this runs in".into()
+    } else {
+        format!("run as root or by the systemd unit; {NOT_ROOT}")
+    }
+}
+
+/// Whether this is root, which need not have every capability.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
 
 /// Reports missing privileges before files and ports, which a user without them may not use either.
 ///
@@ -37,7 +59,10 @@ pub fn require() -> Result<(), NotPermitted> {
     // Unknown is not missing: the kernel has the last word.
     let has = |one| has(one).unwrap_or(true);
     let split = has(Capability::CAP_BPF) && has(Capability::CAP_PERFMON);
-    if split || has(Capability::CAP_SYS_ADMIN) { Ok(()) } else { Err(NotPermitted) }
+    if split || has(Capability::CAP_SYS_ADMIN) {
+        return Ok(());
+    }
+    Err(if is_root() { NotPermitted::Root } else { NotPermitted::User })
 }
 
 /// Drops every capability that later attaches do not take, from all sets of the calling thread and of those that it
@@ -85,6 +110,16 @@ mod tests {
         CapSet::Inheritable,
         CapSet::Permitted,
     ];
+
+    #[test]
+    fn root_is_never_advised_to_become_root() {
+        let to_root = [NotPermitted::Root.to_string(), how_to_get(true)];
+        for text in to_root {
+            assert!(!text.contains("sudo") && !text.contains("as root"), "{text}");
+        }
+        assert!(NotPermitted::User.to_string().contains("sudo"));
+        assert!(how_to_get(false).contains("run as root"));
+    }
 
     #[test]
     fn every_needed_capability_is_known_by_its_name() {

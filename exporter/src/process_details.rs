@@ -15,6 +15,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpucause_investigations::http::listeners::user_name;
 use membership::{Membership, is_slurm_number};
 
 /// Facts about a process. What could not be read is empty.
@@ -200,7 +201,7 @@ impl DetailsCache {
     fn user(&self, status: &str) -> Option<String> {
         let uid = users::real_uid(status)?;
         let passwd = fs::read(&self.passwd).unwrap_or_default();
-        Some(users::name_of(uid, &passwd).unwrap_or_else(|| uid.to_string()))
+        Some(user_name(uid, &passwd).unwrap_or_else(|| uid.to_string()))
     }
 }
 

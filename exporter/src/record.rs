@@ -74,6 +74,9 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         runtime.block_on(attached(&daemon, &mut stop)),
         "interrupted before probes were attached: nothing was recorded"
     );
+    if let Some(reason) = daemon.why_nothing() {
+        bail!("nothing can be recorded: {reason}");
+    }
     recorder.set(&args.settings())?;
     let clock = WallClock::now();
     let writer = Writer::create(&args.db, &start(args, clock))?;

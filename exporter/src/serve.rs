@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -48,7 +46,6 @@ pub fn until_signal(
     reloads: Option<Reloads>,
     flights: Option<FlightRecorder>,
 ) -> anyhow::Result<()> {
-    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
@@ -118,16 +115,6 @@ async fn close_log(daemon: &Arc<Daemon>, logging: JoinHandle<()>) {
     }
     // Ignored: an endpoint that does not answer must not keep the daemon.
     let _ = tokio::time::timeout(LAST_SEND, logging).await;
-}
-
-/// Attached libraries and connections need descriptors. The usual soft limit of 1024 protects programs that use `select`, which
-/// this one does not.
-pub(crate) fn raise_file_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::debug!(%error, "cannot raise the limit of open files");
-    }
 }
 
 /// SIGUSR1 toggles all probes.

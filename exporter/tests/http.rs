@@ -64,7 +64,7 @@ fn start(source: impl Source, limits: Limits) -> Running {
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], limits).unwrap();
     let address = server.addresses()[0];
     let runtime = tempfile::tempdir().unwrap();
-    let token_file = TokenFile::create_in(runtime.path(), &[address.port()].into()).unwrap();
+    let token_file = TokenFile::create_in(runtime.path(), &[address].into()).unwrap();
     let token = format!("Authorization: Bearer {}\r\n", token_file.token().secret());
     let server = server.with_token_file(token_file);
     let (stop, stopped) = oneshot::channel::<()>();

@@ -51,11 +51,21 @@ pub enum GetError {
     #[error("the request could not be made: {0}")]
     Request(#[from] hyper::http::Error),
     /// The answer exceeds the size limit in bytes.
-    #[error("the answer is larger than {} MiB", .0 >> 20)]
+    #[error("the answer is larger than {}", size(.0))]
     Huge(usize),
     /// What was received cannot be written to a file here.
     #[error("cannot write the answer to a file: {0}")]
     Write(#[source] io::Error),
+}
+
+/// A limit in its largest whole unit.
+fn size(bytes: &usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.iter().find(|(bits, _)| *bytes > 0 && bytes.trailing_zeros() >= *bits);
+    whole.map_or_else(
+        || format!("{bytes} bytes"),
+        |(bits, unit)| format!("{} {unit}", bytes >> bits),
+    )
 }
 
 /// An answer, whatever its status.
@@ -131,10 +141,21 @@ impl Client {
         let token = |path: &PathBuf| {
             let owner = std::fs::metadata(path).ok()?.uid();
             let token = Token::read(path).ok()?;
-            listeners::belong_to(owner, port).unwrap_or(false).then_some(token)
+            // What cannot be read may have any.
+            listeners::of_others(owner, port).is_ok_and(|others| others.is_empty()).then_some(token)
         };
         let header = || self.token_files.iter().find_map(token)?.header().ok();
         self.login.clone().or_else(header)
+    }
+
+    /// Programs of other users that listen on the server's port, for which its token is not sent.
+    fn strangers(&self) -> Vec<listeners::Socket> {
+        let port = self.address.target().1;
+        let of_file = |path: &PathBuf| {
+            let owner = std::fs::metadata(path).ok()?.uid();
+            Token::read(path).ok().and_then(|_| listeners::of_others(owner, port).ok())
+        };
+        self.token_files.iter().find_map(of_file).unwrap_or_default()
     }
 
     /// The server's address.
@@ -192,6 +213,11 @@ impl<'a> Conversation<'a> {
     /// Whether requests have a user and a password.
     pub(crate) const fn has_login(&self) -> bool {
         self.client.login.is_some()
+    }
+
+    /// Programs of other users for which the server's token is not sent.
+    pub(crate) fn strangers(&self) -> Vec<listeners::Socket> {
+        self.client.strangers()
     }
 
     async fn on(
@@ -313,4 +339,18 @@ async fn whole(
         }
     }
     Ok(Answer { status: head.status, headers: head.headers, body: bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_shown_as_it_is() {
+        let shown = |limit| GetError::Huge(limit).to_string();
+        assert_eq!(shown(64 << 10), "the answer is larger than 64 KiB");
+        assert_eq!(shown(512 << 10), "the answer is larger than 512 KiB");
+        assert_eq!(shown(8 << 20), "the answer is larger than 8 MiB");
+        assert_eq!(shown(1000), "the answer is larger than 1000 bytes");
+    }
 }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod arguments;
+mod call;
 mod catalogue;
 mod chains;
 mod cost;
@@ -36,8 +37,9 @@ use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
+pub use call::Abandoned;
 pub use history::history_rows;
 pub use source::{
     CheckLine, CheckReport, DemoReport, Host, Scenario, Source, SqlAnswer, SqlRunner,
@@ -46,6 +48,7 @@ pub use sql_of_file::SqlOfFile;
 
 use crate::clickhouse::ClickHouse;
 use crate::prometheus::Prometheus;
+use call::{Call, Waits};
 use catalogue::Name;
 
 /// Largest size of a call's arguments, in bytes.
@@ -96,15 +99,15 @@ struct Inner {
     source: Source,
     host: Arc<dyn Host>,
     stores: Stores,
-    calls: Semaphore,
+    calls: Arc<Semaphore>,
     /// One demonstration at a time.
-    demos: Semaphore,
+    demos: Arc<Semaphore>,
 }
 
 impl Assistant {
     /// A server for a source, this host, and stores.
     pub fn new(source: Source, host: Arc<dyn Host>, stores: Stores) -> Self {
-        let (calls, demos) = (Semaphore::new(PARALLEL), Semaphore::new(1));
+        let [calls, demos] = [PARALLEL, 1].map(|permits| Arc::new(Semaphore::new(permits)));
         Self(Arc::new(Inner { source, host, stores, calls, demos }))
     }
 
@@ -135,17 +138,24 @@ impl Assistant {
         })
     }
 
-    async fn answer(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
-        let Inner { source, host, stores, calls, demos } = &*self.0;
-        if name == Name::RunDemo {
-            let demo = arguments::demo(arguments)?;
-            let Ok(_permit) = demos.try_acquire() else {
-                return Err(ToolError::new("a demonstration is running; retry later").into());
-            };
-            return Ok(report::demo(host, demo).await?);
-        }
-        // The semaphore is never closed.
-        let _permit = calls.acquire().await;
+    async fn answer(
+        &self,
+        name: Name,
+        arguments: Value,
+        abandoned: Abandoned,
+    ) -> Result<Value, Problem> {
+        let Inner { calls, demos, .. } = &*self.0;
+        let permit = if name == Name::RunDemo {
+            let busy = |_| ToolError::new("a demonstration is running; retry later");
+            Arc::clone(demos).try_acquire_owned().map_err(busy)?
+        } else {
+            Arc::clone(calls).acquire_owned().await.map_err(ToolError::new)?
+        };
+        Call::work(abandoned, permit, self.ask(name, arguments)).await
+    }
+
+    async fn ask(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
+        let Inner { source, host, stores, .. } = &*self.0;
         Ok(match name {
             Name::GetCheck => {
                 arguments::none(arguments)?;
@@ -171,7 +181,7 @@ impl Assistant {
             Name::EventHistory => {
                 history::answer(stores.clickhouse.as_ref(), arguments::history(arguments)?).await?
             }
-            Name::RunDemo => Value::Null,
+            Name::RunDemo => report::demo(host, arguments::demo(arguments)?).await?,
         })
     }
 }
@@ -224,7 +234,7 @@ impl ServerHandler for Assistant {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(name) = Name::of(&request.name) else {
             let text = format!("unknown tool {:?}", answer::text(&request.name, MAX_NAME));
@@ -239,13 +249,20 @@ impl ServerHandler for Assistant {
             Name::RunDemo => LONGEST_CALL,
             _ => CALL_TIMEOUT,
         };
-        // A task of its own keeps its permit until blocking work is done, also after the timeout.
-        let this = self.clone();
-        let answering = tokio::spawn(async move { this.answer(name, arguments).await });
-        let answer = match timeout(limit, answering).await {
-            Ok(answered) => answered.unwrap_or_else(|error| Err(ToolError::new(error).into())),
-            Err(_) => Err(ToolError(format!("no answer within {limit:?}; ask for less")).into()),
+        let (this, abandoned) = (self.clone(), Abandoned::default());
+        let own = abandoned.clone();
+        let answering = tokio::spawn(async move { this.answer(name, arguments, own).await });
+        let waits = Waits::new(abandoned, &answering);
+        let answer = tokio::select! {
+            answered = answering => {
+                answered.unwrap_or_else(|error| Err(ToolError::new(error).into()))
+            }
+            () = sleep(limit) => {
+                Err(ToolError(format!("no answer within {limit:?}; ask for less")).into())
+            }
+            () = context.ct.cancelled() => Err(ToolError::new("the call was cancelled").into()),
         };
+        drop(waits);
         match answer {
             Ok(value) => {
                 let content = vec![ContentBlock::text(answer::written(value))];

@@ -128,6 +128,12 @@ pub enum AskError {
         "{0} requires a login - use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
     )]
     Unauthorized(Address),
+    /// The token of this host is not sent where others may receive it.
+    #[error(
+        "{0} requires the token of this host, which is not sent while another user's program listens on the same port: {1} - stop that \
+         program, or move the exporter with --web.listen-address"
+    )]
+    Withheld(Address, String),
     /// The node answered with an error status, and why.
     #[error("{0} answered {1}: {2}")]
     Refused(Address, u16, String),
@@ -310,6 +316,14 @@ fn succeeded(
         // Without users it says what else it accepts.
         let also = if message.is_some() { "; this node has no users" } else { "" };
         return Err(AskError::LoginRefused(url.clone(), also));
+    }
+    let strangers = match answer.status {
+        StatusCode::UNAUTHORIZED => node.strangers(),
+        _ => Vec::new(),
+    };
+    if !strangers.is_empty() {
+        let strangers: Vec<_> = strangers.iter().map(ToString::to_string).collect();
+        return Err(AskError::Withheld(url.clone(), strangers.join(", ")));
     }
     // A message of the node says which credentials it expects.
     if answer.status == StatusCode::UNAUTHORIZED && message.is_none() {

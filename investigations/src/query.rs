@@ -122,6 +122,19 @@ pub enum QueryError {
 /// # Errors
 /// When the file cannot be read, the statement does not only read, or a limit other than that of rows is exceeded.
 pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
+    query_until(path, sql, limits, &Arc::default())
+}
+
+/// As [`query`]; ends early when `stopped` is set.
+///
+/// # Errors
+/// Those of [`query`]; one that was stopped took too long.
+pub fn query_until(
+    path: &Path,
+    sql: &str,
+    limits: &Limits,
+    stopped: &Arc<AtomicBool>,
+) -> Result<Answer, QueryError> {
     check(sql)?;
     let not_open = |source| QueryError::Open { path: path.to_path_buf(), source };
     let mut connection =
@@ -129,7 +142,7 @@ pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryErr
             Some(ErrorCode::OutOfMemory) => query_error(path, Stop::Sqlite(source)),
             _ => not_open(source),
         })?;
-    run(&mut connection, path, sql, limits)
+    run(&mut connection, path, sql, limits, stopped)
 }
 
 /// Refuses statements that are too long, or do not begin like one that reads.
@@ -146,13 +159,13 @@ fn run(
     path: &Path,
     sql: &str,
     limits: &Limits,
+    stopped: &Arc<AtomicBool>,
 ) -> Result<Answer, QueryError> {
-    let late = Arc::new(AtomicBool::new(false));
-    let failed = |stop| match late.load(Ordering::Relaxed) {
+    let failed = |stop| match stopped.load(Ordering::Relaxed) {
         true => QueryError::TooLong(limits.time),
         false => query_error(path, stop),
     };
-    confine(connection, limits, &late).map_err(|source| failed(source.into()))?;
+    confine(connection, limits, stopped).map_err(|source| failed(source.into()))?;
     let answered = answer(connection, sql, limits).map_err(failed);
     answered.map_err(|error| hint::added(connection, sql, error))
 }
@@ -161,7 +174,7 @@ fn run(
 fn confine(
     connection: &mut Connection,
     limits: &Limits,
-    late: &Arc<AtomicBool>,
+    stopped: &Arc<AtomicBool>,
 ) -> rusqlite::Result<()> {
     // Applies to the whole process, and can only be lowered.
     connection.execute_batch(&format!(
@@ -185,13 +198,12 @@ fn confine(
         connection.set_limit(limit, bound)?;
     }
     connection.authorizer(Some(guard::authorize))?;
-    let (deadline, late) = (Instant::now().checked_add(limits.time), Arc::clone(late));
+    let (deadline, stopped) = (Instant::now().checked_add(limits.time), Arc::clone(stopped));
     connection.progress_handler(
         STEPS,
         Some(move || {
             let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            late.fetch_or(over, Ordering::Relaxed);
-            over
+            stopped.fetch_or(over, Ordering::Relaxed) || over
         }),
     )
 }

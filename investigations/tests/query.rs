@@ -333,6 +333,16 @@ fn lines_for_other_programs_keep_every_value() {
 }
 
 #[test]
+fn text_that_a_spreadsheet_would_run_is_only_text_in_csv() {
+    let (_folder, path) = trace("DELETE");
+    let sql = "SELECT '=1+1' AS a, '+x' AS b, '-x' AS c, '@x' AS \"=d\", -5 AS e, 'a=b' AS f, \
+               '=\"x\",2' AS g";
+    let answer = ask(&path, sql).unwrap();
+    assert_eq!(csv(&answer), "a,b,c,'=d,e,f,g\r\n'=1+1,'+x,'-x,'@x,-5,a=b,\"'=\"\"x\"\",2\"\r\n");
+    assert!(tsv(&answer).contains("\n=1+1\t+x\t-x\t@x\t-5\t"), "{}", tsv(&answer));
+}
+
+#[test]
 fn a_name_that_steers_a_terminal_is_only_a_name() {
     let (_folder, path) = trace("DELETE");
     let answer = ask(&path, "SELECT pid, name, 'a,\"b' AS c FROM process_names").unwrap();

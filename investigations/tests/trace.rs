@@ -344,6 +344,41 @@ fn a_filter_leaves_out_what_it_says() {
 }
 
 #[test]
+fn an_event_at_the_end_of_time_is_read_unless_a_time_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let process = writer.process(ProcId(1), Tgid(42), "one").unwrap();
+    let times = [0, i64::MAX - START];
+    writer.add_events(times.into_iter().map(|at| plain_call(process, at))).unwrap();
+    writer.finish().unwrap();
+    let trace = Trace::open(&path).unwrap();
+    let count = |filter: &Filter| events(&trace, filter).len();
+    let all = Filter::default();
+    assert_eq!(count(&all), 2);
+    assert_eq!(count(&Filter { until_ns: Some(i64::MAX), ..all }), 1);
+}
+
+#[test]
+fn a_name_that_no_program_has_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    writer.process(ProcId(1), Tgid(42), "one").unwrap();
+    writer.finish().unwrap();
+    let set = |bytes: u32| {
+        let database = rusqlite::Connection::open(&path).unwrap();
+        let name = "UPDATE processes SET comm = replace(hex(zeroblob(?)), '00', 'xx')";
+        database.execute(name, [bytes / 2]).unwrap();
+    };
+    set(4 << 10);
+    assert_eq!(open(&path).unwrap().processes()[0].comm.len(), 4 << 10);
+    set(8 << 20);
+    let error = open(&path).unwrap_err().to_string();
+    assert!(error.contains("too big"), "{error}");
+}
+
+#[test]
 fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

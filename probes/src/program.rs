@@ -89,7 +89,7 @@ pub enum LoadError {
     NoSuchMode(AttachMode),
     /// The process may not load programs.
     #[error(
-        "not permitted to load eBPF programs - run as root, or grant CAP_BPF and CAP_PERFMON (the systemd unit does), \
+        "not permitted to load eBPF programs - grant CAP_BPF and CAP_PERFMON in the host's user namespace (root and the systemd unit have them), \
          and check that kernel lockdown is not in confidentiality mode"
     )]
     NotPermitted,

@@ -1,7 +1,7 @@
 //! Capabilities of the process, and their purpose.
 
 use super::{Point, State};
-use crate::privileges::NOT_ROOT;
+use crate::privileges::{how_to_get, is_root};
 
 /// Number, name, purpose, and whether it is mandatory.
 const NEEDED: [(u32, &str, &str, bool); 5] = [
@@ -29,7 +29,7 @@ fn points(effective: u64) -> Vec<Point> {
     let has = |capability: u32| effective & 1 << capability != 0;
     // CAP_SYS_ADMIN implies those that were split from it.
     let split = [38, 39, 40];
-    let advice = || format!("run as root or by the systemd unit; {NOT_ROOT}");
+    let advice = || how_to_get(is_root());
     NEEDED
         .iter()
         .map(|&(number, name, purpose, required)| {

@@ -4,14 +4,11 @@ use gpucause_probes::feature::{AttachMode, FeatureError, Features};
 use gpucause_probes::hazard::HazardSeverity;
 
 use super::{Point, State};
+use crate::visibility::{Obstacle, PID_NAMESPACE, obstacles};
 
 /// Oldest kernel in whose scheduler programs can allocate map entries: [`Features::require`].
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
-/// The inode of the kernel's initial PID namespace. `NSpid` of `/proc/self/status` is no help: a container's own `/proc` begins
-/// with the PID in the container.
-const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
-
-/// Kernel, hazards, features and PID namespace.
+/// Kernel, hazards, features and what hides processes.
 pub(super) fn report() -> Vec<Point> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
@@ -24,7 +21,7 @@ pub(super) fn report() -> Vec<Point> {
         Point::new(state, format!("hazard {}", hazard.name), hazard.harm).advise(hazard.remedy)
     }));
     points.extend(features());
-    points.push(pid_namespace());
+    points.extend(processes());
     points
 }
 
@@ -69,16 +66,19 @@ fn features() -> Vec<Point> {
     vec![btf, Point::ok("uprobes", detail)]
 }
 
-fn pid_namespace() -> Point {
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let subject = "PID namespace";
-    let point = if namespace.as_os_str() == HOST_PID_NAMESPACE {
-        Point::ok(subject, "the host's")
-    } else {
-        Point::new(State::Failed, subject, "not the host's, so processes are not found")
-            .advise("in a container use the host's (hostPID)")
+/// What hides processes. A missing capability is a point of its own.
+fn processes() -> Vec<Point> {
+    let obstacles = obstacles();
+    let hidden = obstacles.iter().filter(|own| !own.subject.starts_with("CAP_"));
+    let failed = |own: &Obstacle| Point {
+        required: own.hides_all,
+        ..Point::failed(own.subject, own.reason)
     };
-    point.required()
+    let mut points: Vec<_> = hidden.map(failed).collect();
+    if !obstacles.contains(&PID_NAMESPACE) {
+        points.push(Point::ok(PID_NAMESPACE.subject, "the host's").required());
+    }
+    points
 }
 
 fn version_of(release: &str) -> Option<(u32, u32)> {

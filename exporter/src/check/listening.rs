@@ -12,6 +12,7 @@ use super::{Point, State};
 use crate::nodes::block_on;
 use crate::observing::is_broken;
 use crate::port_owner::{Owner, names};
+use crate::privileges::is_root;
 use crate::server::{BindError, Limits, ListenAddress, Server};
 use crate::token_file;
 
@@ -53,7 +54,7 @@ fn in_use(
     let is_exporter = owners.iter().any(Owner::is_exporter) || (answers && may_be);
     if !is_exporter {
         let choose = "choose a free port with --web.listen-address, or stop that program";
-        let advice = match owners.is_empty() {
+        let advice = match owners.is_empty() && !is_root() {
             true => format!("run gpucause check as root to see which; {choose}"),
             false => choose.to_owned(),
         };
@@ -109,8 +110,15 @@ fn ask(address: &ListenAddress) -> Option<Answer> {
             Answer::OfExporter(state, detail, advice.map(str::to_owned))
         }
         Ok(Err(AskError::Refused(_, UNAUTHORIZED, _))) => {
-            let advice = "run gpucause check as root".to_owned();
-            Answer::OfExporter(State::Ok, format!("{unknown} its token"), Some(advice))
+            let advice = match is_root() {
+                true => "the directory of its token is in its log; a container has one of its own",
+                false => "run gpucause check as root",
+            };
+            Answer::OfExporter(State::Ok, format!("{unknown} its token"), Some(advice.to_owned()))
+        }
+        Ok(Err(error @ AskError::Withheld(..))) => {
+            let Point { state, detail, advice, .. } = Point::failed("", &error.to_string());
+            Answer::OfExporter(state, detail, advice)
         }
         Ok(Err(AskError::Refused(_, BAD_REQUEST, text))) if text.contains("https://") => {
             Answer::Unknown("it requires HTTPS".into())

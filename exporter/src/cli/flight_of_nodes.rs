@@ -18,7 +18,6 @@ use super::merge_traces::merged;
 use crate::cli::interrupt;
 use crate::failure::Advice;
 use crate::nodes::{NodeArgs, block_on, report_failures};
-use crate::serve::raise_file_limit;
 
 /// Examples and exit status of `gpucause flight`.
 pub(super) const STATUS: &str = "\
@@ -66,7 +65,6 @@ pub fn run(args: &FlightOfNodesArgs) -> anyhow::Result<()> {
     let writable = UnfinishedFile::create(&args.output, args.force);
     let writable = writable.with_context(|| format!("cannot create {}", args.output.display()));
     drop(writable.context(Advice("name another file, or add --force to overwrite it"))?);
-    raise_file_limit();
     let clients = args.nodes.clients(&args.url)?;
     let mut fetched = block_on(fetched(args, &clients))??;
     if let Some(merged) = merge(args, &mut fetched)? {

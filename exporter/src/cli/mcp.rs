@@ -126,7 +126,7 @@ async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
     }
     // Removed when the process ends.
     let made = match &given {
-        None => Some(TokenFile::create(&[local.port()].into()).map_err(McpError::NoFile)?),
+        None => Some(TokenFile::create(&[local].into()).map_err(McpError::NoFile)?),
         Some(_) => None,
     };
     let path = made.as_ref().and_then(TokenFile::path).or(args.token_file.as_deref());

@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId};
 
 use crate::series::cardinality_limit::CardinalityLimit;
 use crate::series::groups::Groups;
-use crate::series::retention::Retention;
+use crate::series::retention::{Process, Retention};
 use crate::series::workers::{Owners, Workers, is_worker};
 
 /// State that is kept from one snapshot of the kernel maps to the next.
@@ -72,22 +72,26 @@ impl LifeCycle {
         };
         let mut all: HashSet<ProcId> =
             processes.iter().filter(is_due).map(|process| process.id).collect();
+        let end = |id| ends.get(&id).copied().flatten();
         // A process that was exported before its end has final values to export: it is not removed early.
-        let is_unfinished = |id: &ProcId| self.exported.get(id).is_some_and(|is_final| !is_final);
-        let candidates = ends.iter().filter(|(id, end)| {
-            !all.contains(id)
-                && !is_aggregated(**id)
-                && !self.workers.knows(**id)
-                && !is_summed(**id)
-                && (self.retention.is_over(now, **end) || !is_unfinished(id))
-        });
-        let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
+        let is_unfinished = |id| self.exported.get(&id).is_some_and(|is_final| !is_final);
+        let unfinished = processes.iter().filter(|process| is_unfinished(process.id));
+        let unfinished: HashSet<Process> = unfinished.map(process_of).collect();
+        let is_candidate = |process: &&ProcessSnapshot| {
+            !all.contains(&process.id)
+                && !is_aggregated(process.id)
+                && !self.workers.knows(process.id)
+                && !is_summed(process.id)
+                && (self.retention.is_over(now, end(process.id))
+                    || !unfinished.contains(&process_of(process)))
+        };
+        let candidates = processes.iter().filter(is_candidate);
+        let candidates: Vec<_> =
+            candidates.map(|own| (process_of(own), own.id, end(own.id))).collect();
         let collected = self.retention.garbage_collect(now, candidates);
         all.extend(&collected);
-        let is_early = |id: &ProcId| {
-            let end = ends.get(id).copied().flatten();
-            !self.retention.is_over(now, end) && !self.exported.contains_key(id)
-        };
+        let is_early =
+            |id: &ProcId| !self.retention.is_over(now, end(*id)) && !self.exported.contains_key(id);
         let unexported = collected.iter().chain(&hidden).copied().filter(is_early).collect();
         Due { all, unexported, hidden }
     }
@@ -214,14 +218,18 @@ fn hidden<'a>(processes: impl Iterator<Item = &'a ProcessSnapshot>) -> HashSet<P
 /// kept as long.
 fn ends(processes: &[ProcessSnapshot]) -> HashMap<ProcId, Option<Nanos>> {
     let mut last: HashMap<_, (Nanos, Option<Nanos>)> = HashMap::new();
-    let key = |process: &ProcessSnapshot| (process.tgid, process.started_boottime);
     for process in processes {
-        let entry = last.entry(key(process)).or_insert((process.first_seen, process.ended));
+        let entry = last.entry(process_of(process)).or_insert((process.first_seen, process.ended));
         if process.first_seen >= entry.0 {
             *entry = (process.first_seen, process.ended);
         }
     }
-    processes.iter().map(|p| (p.id, last.get(&key(p)).and_then(|entry| entry.1))).collect()
+    let end = |process| last.get(&process_of(process)).and_then(|entry| entry.1);
+    processes.iter().map(|process| (process.id, end(process))).collect()
+}
+
+const fn process_of(process: &ProcessSnapshot) -> Process {
+    (process.tgid, process.started_boottime)
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! How long the accounts of ended processes are kept. Bookkeeping only: the maps are not touched here.
 
-use gpucause_abi::{Nanos, ProcId};
-use std::collections::HashSet;
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
+
+/// A process over all its images: its PID, and when it began.
+pub(crate) type Process = (Tgid, Nanos);
 
 /// Which ended processes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub struct Retention {
     policy: Policy,
     removed_early: u64,
     /// Counted in `removed_early` and still in the maps, so that each is counted once.
-    counted: HashSet<ProcId>,
+    counted: HashSet<Process>,
 }
 
 impl Retention {
@@ -65,27 +68,31 @@ impl Retention {
             || ended.iter().any(|&(_, ended)| self.is_over(now, Some(ended)))
     }
 
-    /// Of all processes with the time of their end, those to remove at `now` (both on the monotonic clock): the ones whose
-    /// retention is over, and the oldest of the others beyond the limit. A live process is never removed.
-    pub fn garbage_collect(
+    /// Of all images with the end of their process, those to remove at `now` (both on the monotonic clock): of the processes whose
+    /// retention is over, and of the oldest others beyond the limit. A process goes as a whole, however often it executed itself: its
+    /// counters would decrease without its first images. A live process is never removed.
+    pub(crate) fn garbage_collect(
         &mut self,
         now: Nanos,
-        processes: impl IntoIterator<Item = (ProcId, Option<Nanos>)>,
+        images: impl IntoIterator<Item = (Process, ProcId, Option<Nanos>)>,
     ) -> Vec<ProcId> {
-        let (mut drop, mut kept) = (Vec::new(), Vec::new());
-        for (id, ended) in processes {
+        let mut drop = Vec::new();
+        let mut kept: BTreeMap<(Nanos, Process), Vec<ProcId>> = BTreeMap::new();
+        for (process, id, ended) in images {
             let Some(ended) = ended else { continue };
             if self.is_over(now, Some(ended)) {
                 drop.push(id);
             } else {
-                kept.push((ended, id));
+                kept.entry((ended, process)).or_default().push(id);
             }
         }
-        kept.sort_unstable();
         let excess = kept.len().saturating_sub(self.policy.max_ended);
-        let early: HashSet<_> = kept[..excess].iter().map(|&(_, id)| id).collect();
+        let mut early = HashSet::new();
+        for ((_, process), images) in kept.into_iter().take(excess) {
+            early.insert(process);
+            drop.extend(images);
+        }
         self.removed_early += early.difference(&self.counted).count() as u64;
-        drop.extend(kept[..excess].iter().map(|&(_, id)| id));
         self.counted = early;
         drop
     }
@@ -97,8 +104,17 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn ended(id: u32, second: u64) -> (ProcId, Option<Nanos>) {
-        (ProcId(id), Some(Nanos(second * SECOND)))
+    fn image(process: u32, id: u32, ended: Option<u64>) -> (Process, ProcId, Option<Nanos>) {
+        let ended = ended.map(|second| Nanos(second * SECOND));
+        ((Tgid(process), Nanos(0)), ProcId(id), ended)
+    }
+
+    fn ended(id: u32, second: u64) -> (Process, ProcId, Option<Nanos>) {
+        image(id, id, Some(second))
+    }
+
+    fn live(id: u32) -> (Process, ProcId, Option<Nanos>) {
+        image(id, id, None)
     }
 
     fn retention(max_ended: usize) -> Retention {
@@ -108,7 +124,7 @@ mod tests {
     #[test]
     fn a_process_is_removed_when_its_retention_is_over() {
         let mut retention = retention(100);
-        let processes = [(ProcId(1), None), ended(2, 5), ended(3, 6)];
+        let processes = [live(1), ended(2, 5), ended(3, 6)];
         assert_eq!(retention.garbage_collect(Nanos(14 * SECOND), processes), []);
         assert_eq!(retention.garbage_collect(Nanos(15 * SECOND), processes), [ProcId(2)]);
         assert_eq!(
@@ -121,12 +137,22 @@ mod tests {
     #[test]
     fn the_oldest_are_removed_first_when_too_many_have_ended() {
         let mut retention = retention(2);
-        let processes = [ended(1, 9), ended(2, 7), ended(3, 8), ended(4, 6), (ProcId(5), None)];
+        let processes = [ended(1, 9), ended(2, 7), ended(3, 8), ended(4, 6), live(5)];
         assert_eq!(
             retention.garbage_collect(Nanos(10 * SECOND), processes),
             [ProcId(4), ProcId(2)]
         );
         assert_eq!(retention.removed_early(), 2);
+    }
+
+    #[test]
+    fn images_of_one_process_are_removed_together_and_count_as_one() {
+        let mut retention = retention(1);
+        let images: Vec<_> = (1..=70).map(|id| image(1, id, Some(9))).collect();
+        assert_eq!(retention.garbage_collect(Nanos(10 * SECOND), images.clone()), []);
+        let newer = images.into_iter().chain([image(2, 71, Some(10))]);
+        let removed = retention.garbage_collect(Nanos(10 * SECOND), newer);
+        assert_eq!((removed.len(), retention.removed_early()), (70, 1));
     }
 
     #[test]
@@ -148,10 +174,7 @@ mod tests {
     #[test]
     fn no_retention_removes_everything_that_has_ended() {
         let mut retention = Retention::new(Policy { keep_for: Duration::ZERO, max_ended: 5 });
-        assert_eq!(
-            retention.garbage_collect(Nanos(SECOND), [ended(1, 1), (ProcId(2), None)]),
-            [ProcId(1)]
-        );
+        assert_eq!(retention.garbage_collect(Nanos(SECOND), [ended(1, 1), live(2)]), [ProcId(1)]);
         assert_eq!(retention.removed_early(), 0);
     }
 }

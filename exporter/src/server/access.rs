@@ -42,8 +42,8 @@ impl Peer {
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
-            "causal chains require credentials - run gpucause with sudo, on this host and at localhost: its token is sent \
-             to no other address; {NOT_ROOT}{FOR_CURL}sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}",
+            "causal chains require credentials - gpucause sends the token of this host, when it runs there as root or as the user of \
+             the server, and to localhost only; {NOT_ROOT}{FOR_CURL}sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}",
             path = path.display(),
             chains = super::api::CHAINS,
         ),

@@ -278,7 +278,13 @@ pub(super) fn reply(
 ) -> Reply {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    with_header(response, header::CONTENT_TYPE, content_type)
+    let response = with_header(response, header::CONTENT_TYPE, content_type);
+    if content_type != JSON {
+        return response;
+    }
+    // It names processes and threads, for those who may read chains.
+    let response = with_header(response, header::CACHE_CONTROL, "no-store");
+    with_header(response, header::X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
 fn with_header(mut response: Reply, name: HeaderName, value: &'static str) -> Reply {

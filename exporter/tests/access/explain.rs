@@ -97,8 +97,8 @@ fn commands_find_the_token_of_a_local_server_or_print_how_to_use_it() {
     assert_eq!(ask(&explain, runtime).0, Some(0));
     let (code, output) = ask(&explain, "/nonexistent");
     assert_eq!(code, Some(1), "{output}");
-    let hint = "require credentials - run gpucause with sudo, on this host and at localhost";
+    let hint = "require credentials - gpucause sends the token of this host";
     assert!(output.contains(hint) && !output.contains("curl"), "{output}");
     let (_, output) = ask(&check, "/nonexistent");
-    assert!(output.contains("run gpucause check as root"), "{output}");
+    assert!(output.contains("whether it observes is unknown without its token"), "{output}");
 }

@@ -119,7 +119,7 @@ fn run(access: LiveWebConfig, limits: Limits, fixture: Fixture) -> Running {
     let access = Arc::clone(server.access());
     let address = SocketAddr::from(([127, 0, 0, 1], server.addresses()[0].port()));
     let runtime = tempfile::tempdir().unwrap();
-    let token_file = TokenFile::create_in(runtime.path(), &[address.port()].into()).unwrap();
+    let token_file = TokenFile::create_in(runtime.path(), &[address].into()).unwrap();
     let server = server.with_token_file(token_file);
     let (stop, stopped) = oneshot::channel::<()>();
     let named = std::thread::Builder::new().name(THREAD.to_owned());

@@ -43,6 +43,31 @@ fn the_error_of_a_command_is_one_line_with_what_to_do_and_no_line_of_a_log() {
 }
 
 #[test]
+fn a_file_that_would_be_too_large_is_an_error_and_not_the_end_by_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 1; exec \"$0\" man --dir \"$1\""]);
+    command.args([env!("CARGO_BIN_EXE_gpucause"), folder.path().to_str().unwrap()]);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+}
+
+#[test]
+fn a_pipe_is_no_list_of_nodes_and_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("nodes.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    for list in [["--nodes-from", &format!("file_sd:{pipe}")], ["--nodes-file", pipe]] {
+        let (code, _, stderr) = streams(&["explain", list[0], list[1]]);
+        assert_eq!(code, Some(78), "{stderr}");
+        assert!(stderr.contains("not a file"), "{stderr}");
+    }
+}
+
+#[test]
 fn an_error_has_colour_where_it_is_asked_for_and_none_with_no_color() {
     let stderr = |variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));

@@ -2,14 +2,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::exporter::{Exporter, gpucause};
 use crate::http_client::{connect, get};
 use crate::poll::until;
+use crate::python::Python;
 use crate::refusals::outcome;
 
 /// Writes `ca.crt`, and `NAME.crt` and `NAME.key` for each name.
@@ -113,6 +115,39 @@ fn check_tells_what_a_web_configuration_comes_to() {
     let (code, report) = outcome(&mut gpucause(&arguments));
     assert_eq!(code, Some(0), "{report}");
     assert!(report.contains("TLS 1.2 and 1.3, no client certificates, no users"), "{report}");
+}
+
+/// Listens at another loopback address until its standard input ends.
+const LISTENS_TOO: &str = "
+import socket, sys
+listener = socket.create_server(('127.0.0.2', int(sys.argv[1])))
+sys.stdin.read()
+";
+
+#[test]
+fn a_program_of_another_user_on_the_port_keeps_the_token_back_and_is_named() {
+    const NOBODY: u32 = 65534;
+    let exporter = Exporter::start(&[]);
+    let port = exporter.address.port();
+    let url = exporter.address.to_string();
+    let explain = || outcome(&mut gpucause(&["explain", "--since=1s", "--url", &url]));
+    let mut stranger = Command::new("python3");
+    stranger.args(["-c", LISTENS_TOO, &port.to_string()]).stdin(Stdio::piped()).current_dir("/");
+    let stranger = Python(stranger.uid(NOBODY).gid(NOBODY).spawn().unwrap());
+    let place = format!("at 127.0.0.2:{port}");
+    let (code, said) = until("the refusal", || {
+        let outcome = explain();
+        outcome.1.contains(&place).then_some(outcome)
+    });
+    assert_eq!(code, Some(1), "{said}");
+    let who = format!("(PID {}) of user nobody", stranger.0.id());
+    assert!(said.contains(&who) && !said.contains("sudo"), "{said}");
+    let (_, report) = outcome(&mut gpucause(&["check", "--web.listen-address", &url]));
+    let point = report.lines().find(|line| line.contains("exporter 127.0.0.1")).unwrap();
+    assert!(point.starts_with("failed ") && point.contains(&who), "{point}");
+    drop(stranger);
+    let (code, said) = explain();
+    assert!(code != Some(1), "{said}");
 }
 
 /// Memory that the process allocated and uses, in KiB. Without pages of files, which the kernel takes away and reads again.

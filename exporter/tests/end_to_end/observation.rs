@@ -6,6 +6,7 @@ use crate::poll::until;
 use crate::refusals::outcome;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::process::Command;
 
 fn state(exporter: &Exporter) -> Value {
     let response = exporter.chains();
@@ -60,4 +61,41 @@ fn probes_that_a_signal_detached_are_reported_everywhere_and_no_report_says_that
     let gap =
         report.lines().find(|line| line.starts_with("NOT OBSERVED") && line.contains("SIGUSR1"));
     assert!(gap.is_some(), "{report}");
+}
+
+#[test]
+fn an_exporter_in_a_pid_namespace_of_its_own_observes_nothing_and_says_so_everywhere() {
+    let own_namespace =
+        ["--pid", "--fork", "--mount-proc", "--kill-child", env!("CARGO_BIN_EXE_gpucause")];
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(own_namespace).args(arguments);
+        command.envs(gpucause(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let mut exporter = inside(&["exporter", "--web.listen-address=127.0.0.1:0"]);
+    let exporter = Exporter::of_unready(&mut exporter);
+    let url = exporter.address.to_string();
+    let disabled = until_it_is(&exporter, "disabled");
+    until("more than the search for libraries", || {
+        let reason = state(&exporter)["reason"].as_str().unwrap().to_owned();
+        reason.contains("hostPID: true").then_some(())
+    });
+    assert_eq!(disabled["timed_share"], 0.0);
+    let (code, report) = outcome(&mut gpucause(&["explain", "--since=1s", "--url", &url]));
+    assert_eq!(code, Some(3), "{report}");
+    assert!(report.contains("--pid=host") && !report.contains("no causal chain"), "{report}");
+    let ready = http_client::get(exporter.address, "/-/ready");
+    assert!(ready.status == 503 && ready.text().contains("hostPID"), "{}", ready.text());
+    let landing = http_client::get(exporter.address, "/").text().to_owned();
+    assert!(landing.contains("disabled since"), "{landing}");
+    let page = exporter.samples();
+    assert_eq!(page.sum("gpucause_observation_state", &[("state", "disabled")]), 1.0);
+    let log = exporter.log();
+    let warning = log.lines().find(|line| line.contains("level=warn") && line.contains("hostPID"));
+    assert!(warning.is_some(), "{log}");
+    let (code, report) = outcome(&mut inside(&["check", "--web.listen-address=127.0.0.1:0"]));
+    assert_eq!(code, Some(1), "{report}");
+    let point = report.lines().find(|line| line.contains("PID namespace")).unwrap();
+    assert!(point.starts_with("failed ") && point.contains("hostPID: true"), "{point}");
 }

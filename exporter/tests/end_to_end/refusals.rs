@@ -1,6 +1,6 @@
 //! Hosts that the exporter cannot run on: it says what is missing, and loads nothing.
 
-use crate::exporter::gpucause;
+use crate::exporter::{Exporter, gpucause};
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -59,4 +59,27 @@ fn without_capabilities_it_says_which_to_grant() {
         assert!(output.contains(part), "{part} is missing in {output}");
     }
     assert!(!output.contains("panicked"), "{output}");
+}
+
+/// The exporter behind this limit of open files, in the words of the shell.
+fn limited(limit: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{limit}; exec \"$0\" exporter --web.listen-address=127.0.0.1:0");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_gpucause")]);
+    command.envs(gpucause(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+#[test]
+fn too_few_open_files_are_an_error_that_says_how_many_it_needs() {
+    let (code, output) = outcome(&mut limited("ulimit -n 64"));
+    assert_eq!(code, Some(1), "{output}");
+    for part in ["Too many open files", "at most 64", "needs some ", "LimitNOFILE", "ulimit -n"] {
+        assert!(output.contains(part), "{part} is missing in {output}");
+    }
+}
+
+#[test]
+fn the_soft_limit_of_open_files_is_raised_before_maps_are_opened() {
+    Exporter::of(&mut limited("ulimit -Sn 64"));
 }

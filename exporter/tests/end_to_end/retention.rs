@@ -113,3 +113,41 @@ fn counters_of_a_process_that_executes_itself_do_not_decrease() {
         (Instant::now() >= after).then_some(())
     });
 }
+
+/// Makes 10 calls and executes itself, so many times, and stays.
+const EXECUTES_ITSELF_OFTEN: &str = r#"
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+for _ in range(10):
+    library.cudaStreamWaitEvent()
+left = int(sys.argv[2]) - 1
+if left:
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], sys.argv[1], str(left)])
+sys.stdin.read()
+"#;
+
+#[test]
+fn no_call_is_lost_of_a_process_that_executes_itself_more_often_than_ended_processes_are_kept() {
+    const IMAGES: u64 = MAX_TRACKED + 22;
+    let exporter = Exporter::start(&[]);
+    let _holder = Workload::start(&["idle"]);
+    let library = libraries().join("libcudart.so.12");
+    exporter.until_attached(&library);
+    let python = Command::new("python3")
+        .args(["-c", EXECUTES_ITSELF_OFTEN])
+        .arg(&library)
+        .arg(IMAGES.to_string())
+        .env("PROGRAM", EXECUTES_ITSELF_OFTEN)
+        .stdin(Stdio::piped())
+        .spawn();
+    let python = Python(python.expect("python3 is installed"));
+    let pid = python.0.id().to_string();
+    let mut last = 0;
+    until("the calls of all images", || {
+        let calls = exporter.samples().count(COUNT, &[("pid", &pid)]);
+        assert!(calls >= last, "{calls} calls after {last}");
+        last = calls;
+        (calls == IMAGES * 10).then_some(())
+    });
+    assert_eq!(exporter.samples().count("gpucause_processes_folded_total", &[]), 0);
+}

@@ -30,6 +30,19 @@ fn chains_are_shown_to_clients_with_the_token() {
     assert!(text.find("\"observation\"") < text.find("\"chains\""), "{text}");
 }
 
+#[test]
+fn answers_of_the_api_are_stored_by_nobody_and_taken_for_no_other_type() {
+    let server = serve(Fixture);
+    for path in [CHAINS, "/api/v1/processes", "/api/v1/timeline"] {
+        for (token, status) in [(&*server.token, 200), ("", 401)] {
+            let response = request(server.address, "GET", path, token);
+            assert_eq!(response.status, status, "{path}");
+            assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
+            assert_eq!(response.header("x-content-type-options"), Some("nosniff"), "{path}");
+        }
+    }
+}
+
 /// What went wrong, by the answer's status and JSON.
 fn refusal(response: &Response) -> (u16, String) {
     let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();

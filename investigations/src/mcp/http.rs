@@ -1,4 +1,5 @@
-//! The server over HTTP: one path, stateless. Clients must send the token, name this host, and not be web pages.
+//! The server over HTTP: one path, stateless. Clients must send the token, name this host, and not be web pages. When a client hangs up,
+//! its calls are cancelled.
 
 use std::convert::Infallible;
 use std::io;
@@ -6,7 +7,7 @@ use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
@@ -40,6 +41,8 @@ const MAX_CONNECTIONS: u32 = 192;
 const MAX_REQUESTS: usize = 64;
 /// Time for a request's headers and for a TLS handshake; longest idle time of a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a request and its response: a demonstration takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Age at which a connection is closed.
@@ -150,7 +153,12 @@ impl Handler {
         if let Some(refusal) = self.refusal(request.headers()) {
             return closing(refusal);
         }
-        connection.keep();
+        // Until all of it is there, the connection may be evicted, and it has no part of the requests in progress.
+        let request = match whole(request).await {
+            Ok(request) => request,
+            Err(refusal) => return closing(refusal),
+        };
+        let _busy = connection.busy();
         let Ok(Ok(_permit)) = timeout(HEADER_TIMEOUT, self.requests.acquire()).await else {
             let text = "Too many concurrent requests; retry later.\n";
             return closing(plain(StatusCode::SERVICE_UNAVAILABLE, text));
@@ -183,6 +191,21 @@ impl Handler {
         let challenge = HeaderValue::from_static("Bearer realm=\"gpucause\"");
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         Some(answer)
+    }
+}
+
+/// A request with its body, or why it is refused.
+async fn whole(request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Answer> {
+    let (head, body) = request.into_parts();
+    match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(head, Full::new(body.to_bytes()))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(plain(StatusCode::PAYLOAD_TOO_LARGE, "The body is larger than 256 KiB.\n"))
+        }
+        Ok(Err(_)) => Err(plain(StatusCode::BAD_REQUEST, "The body is incomplete.\n")),
+        Err(_) => {
+            Err(plain(StatusCode::REQUEST_TIMEOUT, "The body was not received within 5 s.\n"))
+        }
     }
 }
 

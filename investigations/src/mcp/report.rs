@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Demo;
+use super::call::blocking;
 use super::source::{Answered, Host, Source, failures, pages};
 use super::{chains, observed};
 use crate::page::{Sample, samples};
@@ -19,8 +20,7 @@ const ALL: Page = Page { offset: 0, limit: 200, detail: true };
 /// The answer of `get_check`.
 pub(super) async fn check(host: &Arc<dyn Host>) -> Result<Value, ToolError> {
     let host = Arc::clone(host);
-    let checked = tokio::task::spawn_blocking(move || host.check());
-    let report = checked.await.map_err(ToolError::new)?;
+    let report = blocking(move |_| host.check()).await?;
     let line = |own: &super::CheckLine| {
         json!({
             "state": own.state,
@@ -52,8 +52,7 @@ pub(super) async fn demo(host: &Arc<dyn Host>, demo: Demo) -> Result<Value, Tool
     }
     let (host, time) = (Arc::clone(host), Duration::from_secs(demo.seconds));
     let name = demo.scenario.clone();
-    let running = tokio::task::spawn_blocking(move || host.demo(&name, time));
-    let report = running.await.map_err(ToolError::new)?.map_err(ToolError)?;
+    let report = blocking(move |_| host.demo(&name, time)).await?.map_err(ToolError)?;
     let rows: Vec<_> = report.chains.iter().map(|chain| chains::row(None, chain, ALL)).collect();
     let lines = report.comparison.lines().filter(|line| !line.is_empty());
     let comparison: Vec<_> = lines.take(40).map(|line| answer::text(line, 300)).collect();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::ToolError;
 use super::answer;
+use super::call::{Abandoned, blocking};
 use crate::fleet::{self, Limits};
 use crate::http::{Address, Client};
 use crate::node::Chains;
@@ -88,7 +89,7 @@ pub trait SqlRunner: Debug + Send {
     ///
     /// # Errors
     /// Why the query was refused or failed.
-    fn run(&mut self, sql: &str, rows: usize) -> Result<SqlAnswer, String>;
+    fn run(&mut self, sql: &str, rows: usize, abandoned: &Abandoned) -> Result<SqlAnswer, String>;
 }
 
 /// A recording, read by one call at a time.
@@ -132,11 +133,13 @@ impl File {
         read: impl FnOnce(&dyn Recording) -> Result<T, RecordingError> + Send + 'static,
     ) -> Result<T, ToolError> {
         let recording = Arc::clone(&self.recording);
-        let read = tokio::task::spawn_blocking(move || {
+        let read = blocking(move |abandoned| {
             let recording = recording.lock();
-            read(&**recording)
+            // It may have waited for others.
+            (!abandoned.is_set()).then(|| read(&**recording))
         });
-        read.await.map_err(ToolError::new)?.map_err(ToolError::new)
+        let read = read.await?.ok_or_else(|| ToolError::new("nobody waits for it"))?;
+        read.map_err(ToolError::new)
     }
 }
 

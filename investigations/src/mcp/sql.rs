@@ -6,6 +6,7 @@ use tokio::runtime::Builder;
 use super::ToolError;
 use super::answer::{self, list, object};
 use super::arguments::Sql;
+use super::call::{Abandoned, blocking};
 use super::chains::head_of_nodes;
 use super::observed::Coverage;
 use super::source::{Source, SqlAnswer, limits};
@@ -23,15 +24,14 @@ pub(super) async fn answer(source: &Source, asked: Sql) -> Result<Value, ToolErr
             let Some(runner) = file.sql.clone() else {
                 return Err(ToolError::new("this server does not run SQL"));
             };
-            let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, rows));
-            let found = run.await.map_err(ToolError::new)?.map_err(ToolError)?;
+            let run = move |abandoned: &_| runner.lock().run(&asked.sql, rows, abandoned);
+            let found = blocking(run).await?.map_err(ToolError)?;
             let observed = file.read(Coverage::of_recording).await?;
             (object(json!({"observation": observed.observation})), found)
         }
         Source::Nodes(nodes) => {
             let nodes = nodes.clone();
-            let run = tokio::task::spawn_blocking(move || of_nodes(&nodes, &asked.sql, rows));
-            run.await.map_err(ToolError::new)??
+            blocking(move |abandoned| of_nodes(&nodes, &asked.sql, rows, abandoned)).await??
         }
     };
     let most = if page.detail { 2000 } else { 200 };
@@ -54,13 +54,20 @@ fn of_nodes(
     nodes: &[Client],
     sql: &str,
     rows: usize,
+    abandoned: &Abandoned,
 ) -> Result<(Map<String, Value>, SqlAnswer), ToolError> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(ToolError::new)?;
-    let tables = runtime.block_on(tables(sql, nodes, limits(nodes)));
-    let (tables, answers) = tables.map_err(ToolError::new)?;
+    let tables = runtime.block_on(async {
+        tokio::select! {
+            tables = tables(sql, nodes, limits(nodes)) => tables.map_err(ToolError::new),
+            () = abandoned.happens() => Err(ToolError::new("nobody waits for it")),
+        }
+    });
+    let (tables, answers) = tables?;
     let (mut head, observed) = head_of_nodes(&answers)?;
     head.insert("source".into(), json!("live nodes, now"));
     head.insert("observation".into(), observed.observation);
-    let found = tables.query(&Limits { time: QUERY_TIMEOUT, rows }).map_err(ToolError::new)?;
+    let limits = Limits { time: QUERY_TIMEOUT, rows };
+    let found = tables.query_until(&limits, &abandoned.flag()).map_err(ToolError::new)?;
     Ok((head, as_json(found).map_err(ToolError::new)?))
 }

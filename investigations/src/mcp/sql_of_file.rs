@@ -3,19 +3,21 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::call::Abandoned;
 use super::source::{SqlAnswer, SqlRunner};
-use crate::query::{Answer, Limits, query};
+use crate::query::{Answer, Limits, query_until};
 
 /// Timeout of a query.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs SQL on a trace file as [`query`] does, with its limits.
+/// Runs SQL on a trace file as [`query`](crate::query::query) does, with its limits.
 #[derive(Debug, Clone)]
 pub struct SqlOfFile(pub PathBuf);
 
 impl SqlRunner for SqlOfFile {
-    fn run(&mut self, sql: &str, rows: usize) -> Result<SqlAnswer, String> {
-        let answer = query(&self.0, sql, &Limits { time: QUERY_TIMEOUT, rows });
+    fn run(&mut self, sql: &str, rows: usize, abandoned: &Abandoned) -> Result<SqlAnswer, String> {
+        let limits = Limits { time: QUERY_TIMEOUT, rows };
+        let answer = query_until(&self.0, sql, &limits, &abandoned.flag());
         as_json(answer.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use gpucause_engine::chain::Culprit;
 use parking_lot::Mutex;
@@ -244,8 +245,20 @@ impl Tables {
     ///
     /// # Errors
     /// When the statement does not only read, or a limit other than that of rows is exceeded.
-    pub fn query(mut self, limits: &Limits) -> Result<Answer, QueryError> {
-        run(&mut self.connection, Path::new(TABLES), &self.sql, limits)
+    pub fn query(self, limits: &Limits) -> Result<Answer, QueryError> {
+        self.query_until(limits, &Arc::default())
+    }
+
+    /// As [`query`](Self::query); ends early when `stopped` is set.
+    ///
+    /// # Errors
+    /// Those of [`query`](Self::query); one that was stopped took too long.
+    pub fn query_until(
+        mut self,
+        limits: &Limits,
+        stopped: &Arc<AtomicBool>,
+    ) -> Result<Answer, QueryError> {
+        run(&mut self.connection, Path::new(TABLES), &self.sql, limits, stopped)
     }
 }
 

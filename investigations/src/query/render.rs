@@ -1,5 +1,6 @@
 //! Renders an answer as a table, CSV, TSV or lines of JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::{Answer, Value};
@@ -44,14 +45,16 @@ pub fn table(answer: &Answer) -> String {
     out
 }
 
-/// Comma-separated values as of RFC 4180.
+/// Comma-separated values as of RFC 4180. Spreadsheets run text that begins like a formula: it gets an apostrophe, by which they take
+/// it as text.
 pub fn csv(answer: &Answer) -> String {
     let mut out = String::new();
-    let names = answer.columns.iter().map(|name| quoted(name)).collect::<Vec<_>>();
-    let rows = answer
-        .rows
-        .iter()
-        .map(|row| row.iter().map(|value| quoted(&text(value))).collect::<Vec<_>>());
+    let names = answer.columns.iter().map(|name| quoted(&no_formula(name))).collect::<Vec<_>>();
+    let cell = |value: &Value| match value {
+        Value::Text(text) => quoted(&no_formula(text)),
+        value => quoted(&text(value)),
+    };
+    let rows = answer.rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
     for row in std::iter::once(names).chain(rows) {
         out.push_str(&row.join(","));
         out.push_str("\r\n");
@@ -119,6 +122,14 @@ fn cell(text: &str) -> String {
         cell.push_str("...");
     }
     cell
+}
+
+fn no_formula(text: &str) -> Cow<'_, str> {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        Cow::Owned(format!("'{text}"))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 fn quoted(text: &str) -> String {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, Params, Row};
 
 use crate::recording::{Node, NodeIndex, Process, ProcessIndex, Session, Task};
@@ -40,6 +41,20 @@ pub(super) enum ListError {
     Missing { table: &'static str, row: i64, what: &'static str },
     #[error("there is no node in it")]
     NoNode,
+}
+
+/// Longest row of names, in bytes. Rows of accounts may be longer.
+const LONGEST_NAMES: i32 = 1 << 20;
+
+/// Reads names, which are no longer than those of real programs.
+pub(super) fn with_names<T, E: From<rusqlite::Error>>(
+    connection: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, E>,
+) -> Result<T, E> {
+    let before = connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_NAMES)?;
+    let names = read(connection);
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, before)?;
+    names
 }
 
 /// All rows of a query.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::event_row::kind;
 use super::frames::FrameText;
-use super::lists::{ListError, Lists, natural, rows, some_natural};
+use super::lists::{ListError, Lists, natural, rows, some_natural, with_names};
 use super::schema;
 use super::snapshot_codec;
 use crate::recording::{
@@ -76,7 +76,8 @@ impl Trace {
                 return Err(damaged(format!("columns of its table {table} are computed")));
             }
         }
-        let lists = Lists::read(&connection).map_err(|failure| failed(path, failure))?;
+        let lists = with_names(&connection, Lists::read);
+        let lists = lists.map_err(|failure| failed(path, failure))?;
         Ok(Self { path: owned, connection, version, lists })
     }
 
@@ -301,8 +302,10 @@ impl Recording for Trace {
         let process = process.map(|process| self.row_of(process));
         let mut sql = "SELECT id, start_ns, duration_ns, thread, kind, op, outermost, cold, code, off_cpu_ns, bytes, \
                        direction, object, reason, party, stack FROM event \
-                       WHERE id <= ?1 AND start_ns + duration_ns >= ?2 AND start_ns < ?3 AND duration_ns >= ?4"
+                       WHERE id <= ?1 AND start_ns + duration_ns >= ?2 AND duration_ns >= ?4"
             .to_owned();
+        // No time is later than all events.
+        sql += if until_ns.is_some() { " AND start_ns < ?3" } else { " AND ?3 IS NULL" };
         sql += match process {
             Some(_) => " AND thread IN (SELECT id FROM threads WHERE process = ?5)",
             None => " AND ?5 IS NULL",
@@ -315,7 +318,7 @@ impl Recording for Trace {
         let query = statement.query(params![
             ids.as_ref().map_or(self.lists.last_event, |ids| self.lists.last_event.min(*ids.end())),
             from_ns.unwrap_or(i64::MIN),
-            until_ns.unwrap_or(i64::MAX),
+            until_ns,
             super::store::signed(at_least_ns),
             process,
             ids.map(|ids| *ids.start()),
@@ -376,7 +379,9 @@ impl Recording for Trace {
         let sql = "SELECT process, handle, name FROM kernels";
         let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get(2)?));
         let mut names = Vec::new();
-        for (process, handle, name) in self.sql(rows(&self.connection, sql, [], columns))? {
+        for (process, handle, name) in
+            self.sql(with_names(&self.connection, |own| rows(own, sql, [], columns)))?
+        {
             if let Some(process) = self.process(process)? {
                 names.push(KernelName { process, handle: handle.cast_unsigned(), name });
             }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use gpucause_investigations::http::{Address, Client, Token};
 use gpucause_investigations::mcp::http::{Access, PATH, serve};
-use gpucause_investigations::mcp::{Assistant, Source, Stores};
+use gpucause_investigations::mcp::{Assistant, Source, SqlOfFile, Stores};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::fake_node::{Nature, start};
-use crate::recording::Quiet;
+use crate::recording::{Memory, Quiet};
 use crate::{answer, answers, arguments, assert_all_is_reported, call, client, of_memory, run};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -157,15 +157,23 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
     );
 }
 
-async fn asked(port: u16, headers: &str, body: &str) -> String {
+/// A connection that has asked, and said that its body has so many bytes.
+async fn asking(port: u16, headers: &str, body: &str, length: usize) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = format!(
         "POST {PATH} HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
-         Connection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
-        body.len()
+         Connection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     );
     // A refusal may come before all is sent.
     let _ = stream.write_all(request.as_bytes()).await;
+    stream
+}
+
+async fn asked(port: u16, headers: &str, body: &str) -> String {
+    answered(asking(port, headers, body, body.len()).await).await
+}
+
+async fn answered(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
     let _ = tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap();
@@ -226,5 +234,59 @@ fn clients_without_a_token_keep_none_with_it_out_and_are_refused_once() {
         let all = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer));
         all.await.expect("the connection ends with the refusal").unwrap();
         assert!(answer.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer));
+    });
+}
+
+fn with_token() -> String {
+    format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n")
+}
+
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+
+#[test]
+fn clients_that_withhold_their_bodies_keep_nobody_out_and_are_given_up() {
+    run(async {
+        let port = listening(of_memory(false));
+        let mut withheld = Vec::new();
+        for _ in 0..200 {
+            withheld.push(asking(port, &with_token(), "", 200_000).await);
+        }
+        let begin = Instant::now();
+        let answer = asked(port, &with_token(), LIST).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+        let last = answered(withheld.pop().unwrap()).await;
+        assert!(last.starts_with("HTTP/1.1 408"), "{last}");
+        assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn statements_of_clients_that_hang_up_delay_nobody() {
+    const ENDLESS: &str =
+        "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT sum(x) FROM a";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let database = rusqlite::Connection::open(file.path()).unwrap();
+    database.execute_batch("CREATE TABLE t (x)").unwrap();
+    drop(database);
+    run(async {
+        let sql = SqlOfFile(file.path().to_owned());
+        let source = Source::file(Box::new(Memory::new()), Some(Box::new(sql)));
+        let host = Arc::new(Quiet { allow_demo: false });
+        let port = listening(Assistant::new(source, host, Stores::default()));
+        let endless = call(1, "run_sql", &json!({"sql": ENDLESS}));
+        let mut impatient = Vec::new();
+        for _ in 0..10 {
+            impatient.push(asking(port, &with_token(), &endless, endless.len()).await);
+        }
+        // Some have begun when another client is answered.
+        let checked = asked(port, &with_token(), LIST).await;
+        assert!(checked.starts_with("HTTP/1.1 200"), "{checked}");
+        drop(impatient);
+        let begin = Instant::now();
+        let sum = call(1, "run_sql", &json!({"sql": "SELECT 40 + 2"}));
+        let answer = asked(port, &with_token(), &sum).await;
+        assert!(answer.contains("42"), "{answer}");
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     });
 }

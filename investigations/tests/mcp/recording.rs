@@ -9,7 +9,7 @@ use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
 };
 use gpucause_investigations::mcp::{
-    CheckLine, CheckReport, DemoReport, Host, Scenario, SqlAnswer, SqlRunner,
+    Abandoned, CheckLine, CheckReport, DemoReport, Host, Scenario, SqlAnswer, SqlRunner,
 };
 use gpucause_investigations::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
@@ -196,7 +196,7 @@ impl Recording for Memory {
 pub(crate) struct Sql;
 
 impl SqlRunner for Sql {
-    fn run(&mut self, sql: &str, rows: usize) -> Result<SqlAnswer, String> {
+    fn run(&mut self, sql: &str, rows: usize, _: &Abandoned) -> Result<SqlAnswer, String> {
         if !sql.starts_with("SELECT") {
             return Err("only reading is allowed".into());
         }

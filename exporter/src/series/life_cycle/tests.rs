@@ -251,6 +251,31 @@ fn calls_of_processes_that_a_younger_one_of_their_pid_and_name_hides_are_those_o
     }
 }
 
+#[test]
+fn a_process_that_executes_itself_often_is_one_and_its_counters_go_on() {
+    let mut node = Node::new(4, 10, GroupLabels::default());
+    node.kernel().begin(1, 0, false);
+    for image in 1..=70 {
+        node.kernel().work(1, Work::Preempted, 1, 5);
+        // The next image is not counted before its first call.
+        node.kernel().exec(1, 0);
+        node.reap();
+        let waits = times(&node.page(0), &PREEMPTED_BY);
+        assert_eq!(waits, [("1 train b".to_owned(), 5 * image)]);
+    }
+    assert_eq!(aggregated(&node.page(0)), 0);
+    node.kernel().end(1);
+    for pid in 2..=4 {
+        node.kernel().begin(pid, 0, false);
+        node.kernel().work(pid, Work::Preempted, 1, 5);
+        node.kernel().end(pid);
+    }
+    let page = node.page(0);
+    let pids: Vec<_> = times(&page, &PREEMPTED_BY).into_iter().map(|(labels, _)| labels).collect();
+    assert_eq!(pids, ["3 train b", "4 train b", "other other other"], "the oldest went as a whole");
+    assert_eq!(aggregated(&page), 2);
+}
+
 fn aggregated(page: &[Family]) -> u64 {
     let family = page.iter().find(|family| *family.metric == PROCESSES_FOLDED).unwrap();
     match family.samples[0].value {
