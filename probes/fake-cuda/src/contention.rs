@@ -171,7 +171,9 @@ impl Mapping {
         let (shift, left) = if is_whole { (PAGE, 0) } else { (0, self.bytes) };
         let (old, moved) = (self.start, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         // SAFETY: the target is a mapping of that many bytes, to which no reference exists.
-        let (to, left) = unsafe { (target.start.byte_add(shift), target.start.byte_add(left)) };
+        let to = unsafe { target.start.byte_add(shift) };
+        // SAFETY: as above.
+        let left = unsafe { target.start.byte_add(left) };
         // SAFETY: both are this object's, and what is moved over is nobody's.
         let start = unsafe { libc::mremap(old, self.bytes, self.bytes, moved, to) };
         if start == libc::MAP_FAILED {
