@@ -25,6 +25,7 @@ use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Scope};
 use crate::config::{Config, MetricsSettings};
 use crate::family::Sink;
+use crate::file_limits::{self, TooFewFiles};
 use crate::flight_recorder::FlightRecords;
 use crate::gpus::Gpus;
 use crate::live_page::{Problem, Processes};
@@ -47,6 +48,9 @@ pub enum DaemonError {
     /// The probes could not be started.
     #[error(transparent)]
     Probes(#[from] StartError),
+    /// Fewer files may be open than they need.
+    #[error(transparent)]
+    Files(#[from] TooFewFiles),
     /// The system is out of threads.
     #[error("cannot start the sampling thread: {0}")]
     Thread(#[from] io::Error),
@@ -104,6 +108,7 @@ impl Daemon {
         let disabled = !config.probe.enabled;
         let options =
             Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
+        file_limits::require()?;
         warn_of_hazards();
         let obstacles = obstacles();
         for obstacle in &obstacles {

@@ -26,15 +26,43 @@ pub fn lift() {
     }
 }
 
+/// Fewer files may be open than the probes need.
+#[derive(Debug, thiserror::Error)]
+#[error("{} - {}", Errno::EMFILE.desc(), how_to_open_more())]
+pub struct TooFewFiles;
+
+/// Reports too low a limit before programs are loaded one by one, and some are missing.
+///
+/// # Errors
+/// When the limit is too low.
+pub(crate) fn require() -> Result<(), TooFewFiles> {
+    if limit() < needed() { Err(TooFewFiles) } else { Ok(()) }
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+fn needed() -> u64 {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    OF_PROGRAMS + OF_CPU * cpus
+}
+
+fn how_to_open_more() -> String {
+    format!(
+        "at most {} may be open, and an exporter needs some {}, and more for clients and libraries: raise LimitNOFILE of the unit, or ulimit -n",
+        limit(),
+        needed()
+    )
+}
+
 /// What to do about an error with this text, if it is one of these limits.
 pub(crate) fn advice(text: &str) -> Option<String> {
-    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    if text.contains("LimitNOFILE") {
+        return None;
+    }
     if text.contains(Errno::EMFILE.desc()) {
-        let needed = OF_PROGRAMS + OF_CPU * cpus;
-        return Some(format!(
-            "at most {limit} may be open, and an exporter needs some {needed}, and more for clients and libraries: raise LimitNOFILE of the unit, or ulimit -n"
-        ));
+        return Some(how_to_open_more());
     }
     let is_size = text.contains(Errno::EFBIG.desc());
     is_size.then(|| "raise LimitFSIZE of the unit, or ulimit -f".to_owned())
