@@ -7,7 +7,7 @@ use crate::host::{Host, takes};
 use crate::process::{KERNEL, MS, Task};
 use crate::scenarios::{FAULT_WINDOWS, steady, trained};
 
-/// A trainer that waits for a task for 900 ms of each window, of which that task owes a part.
+/// A trainer that waits for a task for 900 ms of each window; that task owes a part of it.
 fn waiting(reason: Reason, task: Task, owed: u64) -> Host {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
