@@ -61,7 +61,7 @@ impl Retention {
         ended.is_some_and(|ended| now.0.saturating_sub(ended.0) >= keep_ns)
     }
 
-    /// Whether [`Self::garbage_collect`] would remove any of these, each with the time of its end.
+    /// Whether `garbage_collect` would remove any of these, each with the time of its end.
     #[must_use]
     pub fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
         ended.len() > self.policy.max_ended
