@@ -2,6 +2,9 @@
 
 import os
 import pathlib
+import statistics
+import threading
+import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -15,15 +18,40 @@ def cpu_seconds(pid):
     return sum(map(int, fields[11:15])) / TICKS
 
 
+class Speed:
+    """How fast the CPUs are, by what the same work takes of one: a virtual machine may slow down without a word of steal."""
+
+    EVERY, MIDDLE_OF = 0.25, 20
+
+    def __init__(self):
+        self.took, self.ended = [], threading.Event()
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        self.watcher.start()
+
+    def watch(self):
+        while not self.ended.wait(self.EVERY):
+            before = time.thread_time()
+            sum(range(10_000))
+            self.took.append(time.thread_time() - before)
+
+    def end(self):
+        """By what part it was slower for 5 s than at its best."""
+        self.ended.set()
+        self.watcher.join()
+        middles = [statistics.median(self.took[at : at + self.MIDDLE_OF]) for at in range(0, len(self.took), self.MIDDLE_OF)]
+        return max(middles) / min(middles) - 1 if middles else 0.0
+
+
 class Host:
     """The CPUs, from its making to `end`."""
 
-    # Share of them that others may have.
+    # Share of them that others may have, and by what part they may be slower for a while: a program whose own code is its limit launches
+    # less then.
     MOST = 0.1
 
     def __init__(self, pids):
         self.pids = [os.getpid(), *pids]
-        self.before, self.used = self.now(), None
+        self.before, self.used, self.speed, self.slower = self.now(), None, Speed(), 0.0
 
     def now(self):
         user, nice, system, idle, waiting, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
@@ -32,12 +60,12 @@ class Host:
 
     def end(self):
         busy, stolen, all_, own = (now - before for now, before in zip(self.now(), self.before))
-        self.used = max(busy - own, 0.0), stolen, all_
+        self.used, self.slower = (max(busy - own, 0.0), stolen, all_), self.speed.end()
 
     def is_quiet(self):
         others, stolen, all_ = self.used
-        return others + stolen <= self.MOST * all_
+        return others + stolen <= self.MOST * all_ and self.slower <= self.MOST
 
     def __str__(self):
         others, stolen, all_ = self.used
-        return f"of {all_:.0f} s of CPUs others had {others:.1f} s, and {stolen:.1f} s were stolen"
+        return f"of {all_:.0f} s of CPUs others had {others:.1f} s, {stolen:.1f} s were stolen, and they were slower for a while by {self.slower:.0%}"

@@ -93,12 +93,13 @@ impl Storm {
                 assert_eq!(seen.measures.numa_migrations, 0, "this host has one node");
             }
             assert_stalls_fit_into_calls(&seen);
-            let preempted =
-                seen.offcpu.iter().filter(|(_, reason, _)| *reason == Reason::Preempted);
-            let preemptions: u64 = preempted.map(|(.., intervals)| intervals.count()).sum();
+            let left_runnable = seen.offcpu.iter().filter(|(_, reason, _)| {
+                matches!(reason, Reason::Preempted | Reason::Yield)
+            });
+            let preemptions: u64 = left_runnable.map(|(.., intervals)| intervals.count()).sum();
             assert!(
                 preemptions > (threads * calls) / calls_per_preemption,
-                "no storm: {preemptions} preemptions"
+                "no storm: {preemptions} preemptions and yields"
             );
             let threads = truth["threads"].as_array().context("no threads")?;
             let walls: Vec<_> = threads.iter().map(|thread| number(thread, "/wall_ns")).collect();
