@@ -88,8 +88,7 @@ impl Op {
 
     /// Whether calls are launches: those that feed the GPU, less functions that the host runs in its turn.
     pub fn is_launch(&self) -> bool {
-        let runs_on_host = ["LaunchHostFunc", "StreamAddCallback"];
-        self.feeds_gpu() && !runs_on_host.iter().any(|name| self.name.ends_with(name))
+        self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
     /// What the kernel programs need to know about this op on a platform.

@@ -176,7 +176,8 @@ proptest! {
         let mut waits = Calls { launches: 0, queries: 0, asyncs: 0, ..calls };
         waits.nests = false;
         let waits = f64::from(waits.window(Rung::Full, cost, None).load.spent_ns) / 0.5e9;
-        let most = limits.of(rung) * 1.1 + waits;
+        // What waits is told apart to a percent: of nested calls, one layer has a probe.
+        let most = limits.of(rung) * 1.11 + waits;
         let least = matches!(rung, Rung::PartTime(share) if share <= LEAST_SHARE * 1.01);
         prop_assert!(last <= most || least, "{last} of {most} at {rung:?}");
     }
