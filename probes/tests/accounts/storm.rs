@@ -93,9 +93,10 @@ impl Storm {
                 assert_eq!(seen.measures.numa_migrations, 0, "this host has one node");
             }
             assert_stalls_fit_into_calls(&seen);
-            let left_runnable = seen.offcpu.iter().filter(|(_, reason, _)| {
-                matches!(reason, Reason::Preempted | Reason::Yield)
-            });
+            let left_runnable = seen
+                .offcpu
+                .iter()
+                .filter(|(_, reason, _)| matches!(reason, Reason::Preempted | Reason::Yield));
             let preemptions: u64 = left_runnable.map(|(.., intervals)| intervals.count()).sum();
             assert!(
                 preemptions > (threads * calls) / calls_per_preemption,
