@@ -23,7 +23,7 @@ use gpucause_engine::chain::{
 use gpucause_investigations::merge::{Input, merge};
 use gpucause_investigations::recording::{
     Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
-    RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
+    RecordedSnapshot, Recording, Stack, StackFrame, StackId, Task, open,
 };
 use gpucause_investigations::trace::{
     Finished, NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError,
@@ -360,25 +360,6 @@ fn an_event_at_the_end_of_time_is_read_unless_a_time_is_asked_for() {
 }
 
 #[test]
-fn a_name_that_no_program_has_is_not_taken() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    let mut writer = Writer::create(&path, &start()).unwrap();
-    writer.process(ProcId(1), Tgid(42), "one").unwrap();
-    writer.finish().unwrap();
-    let set = |bytes: u32| {
-        let database = rusqlite::Connection::open(&path).unwrap();
-        let name = "UPDATE processes SET comm = replace(hex(zeroblob(?)), '00', 'xx')";
-        database.execute(name, [bytes / 2]).unwrap();
-    };
-    set(4 << 10);
-    assert_eq!(open(&path).unwrap().processes()[0].comm.len(), 4 << 10);
-    set(8 << 20);
-    let error = open(&path).unwrap_err().to_string();
-    assert!(error.contains("too big"), "{error}");
-}
-
-#[test]
 fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
@@ -477,25 +458,6 @@ fn a_file_and_what_is_beside_it_are_readable_by_their_owner_only_from_the_beginn
     let input = Input::of(path.clone(), open(&path).unwrap());
     merge(&[input], &merged, false, &mut |_| {}).unwrap();
     assert_eq!(mode(&merged), 0o600);
-}
-
-#[test]
-fn a_file_of_something_else_is_distinguished_from_one_of_a_newer_gpucause() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    let refusal = || open(&path).unwrap_err();
-    assert!(matches!(refusal(), RecordingError::Open(..)));
-    for other in [&b""[..], b"x", &[b'x'; 5000]] {
-        std::fs::write(&path, other).unwrap();
-        assert!(matches!(refusal(), RecordingError::NotATrace(..)), "{}", refusal());
-    }
-    std::fs::remove_file(&path).unwrap();
-    Writer::create(&path, &start()).unwrap().finish().unwrap();
-    let newer = rusqlite::Connection::open(&path).unwrap();
-    newer.pragma_update(None, "user_version", 2).unwrap();
-    drop(newer);
-    let refused = refusal();
-    assert!(matches!(refused, RecordingError::TooNew { found: 2, known: 1, .. }), "{refused}");
 }
 
 /// A file of a finished run that a reader opened before; `until` says for how long, by what it reads there.

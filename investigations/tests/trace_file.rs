@@ -446,3 +446,41 @@ fn a_file_that_is_read_as_its_recording_ends_is_completed_once_the_reader_is_don
     finished.join().unwrap().unwrap();
     assert!(!wal.exists());
 }
+
+#[test]
+fn a_name_that_no_program_has_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    writer.process(ProcId(1), Tgid(42), "one").unwrap();
+    writer.finish().unwrap();
+    let set = |bytes: u32| {
+        let database = rusqlite::Connection::open(&path).unwrap();
+        let name = "UPDATE processes SET comm = replace(hex(zeroblob(?)), '00', 'xx')";
+        database.execute(name, [bytes / 2]).unwrap();
+    };
+    set(4 << 10);
+    assert_eq!(open(&path).unwrap().processes()[0].comm.len(), 4 << 10);
+    set(8 << 20);
+    let error = open(&path).unwrap_err().to_string();
+    assert!(error.contains("too big"), "{error}");
+}
+
+#[test]
+fn a_file_of_something_else_is_distinguished_from_one_of_a_newer_gpucause() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let refusal = || open(&path).unwrap_err();
+    assert!(matches!(refusal(), RecordingError::Open(..)));
+    for other in [&b""[..], b"x", &[b'x'; 5000]] {
+        std::fs::write(&path, other).unwrap();
+        assert!(matches!(refusal(), RecordingError::NotATrace(..)), "{}", refusal());
+    }
+    std::fs::remove_file(&path).unwrap();
+    Writer::create(&path, &start()).unwrap().finish().unwrap();
+    let newer = rusqlite::Connection::open(&path).unwrap();
+    newer.pragma_update(None, "user_version", 2).unwrap();
+    drop(newer);
+    let refused = refusal();
+    assert!(matches!(refused, RecordingError::TooNew { found: 2, known: 1, .. }), "{refused}");
+}

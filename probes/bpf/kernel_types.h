@@ -138,9 +138,22 @@ struct uprobes_state {
 	struct xol_area *xol_area;
 };
 
+struct percpu_counter {
+	__s64 count;
+};
+
 struct mm_struct {
 	struct rw_semaphore mmap_lock;
 	struct uprobes_state uprobes_state;
+	struct percpu_counter rss_stat[4];
+};
+
+struct mm_rss_stat {
+	struct atomic_long count[4];
+};
+
+struct mm_struct___old {
+	struct mm_rss_stat rss_stat;
 };
 
 struct return_instance {

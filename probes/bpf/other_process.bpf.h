@@ -3,7 +3,8 @@
  *
  * Whoever writes to a full pipe or asks a file system has work: the other process owes all of the wait. Whoever reads, or waits for a child,
  * may as well be idle: the other process owes what it computed meanwhile. The kernel's count of its CPU time tells; that of a task that
- * runs is updated at its ticks only, so it is compared over some of them. */
+ * runs is updated at its ticks only, so it is compared over some of them. Of a child that ends only the count at its end is known: it owes
+ * what it cannot have computed before the wait. */
 #pragma once
 
 /* Bits of a thread's `waits_for`. On a pipe or a socket of this host: no interrupt ends the wait. */
@@ -26,6 +27,32 @@
 #else
 #define SYSCALL_SPLICE 76
 #endif
+
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_OPEN 2
+#define SYSCALL_OPENAT 257
+#else
+#define SYSCALL_OPEN (-1)
+#define SYSCALL_OPENAT 56
+#endif
+#define SYSCALL_OPENAT2 437
+
+/* Whether the running task opens a device, or what is below /dev: that waits for a driver, as for a GPU's, and for no file. */
+static __noinline bool opens_device(const struct pt_regs *regs)
+{
+	long number = syscall_number(regs);
+	__u64 path;
+	__u32 begin = 0;
+
+	if (number == SYSCALL_OPEN)
+		path = first_argument(regs);
+	else if (number == SYSCALL_OPENAT || number == SYSCALL_OPENAT2)
+		path = second_argument(regs);
+	else
+		return false;
+	/* "/dev" */
+	return !bpf_probe_read_user(&begin, sizeof(begin), (void *)path) && begin == 0x7665642f;
+}
 
 /* The open file of a task's descriptor; 0 when there is none. */
 static __noinline struct file *file_of(struct task_struct *task, __u32 fd)
@@ -68,14 +95,16 @@ static __always_inline __u32 fed_share_of(__u64 ran, __u64 lived)
 	return !lived || ran >= lived ? FED_WHOLE : ran * FED_WHOLE / lived;
 }
 
-/* The share of its life for which a process that ends had a CPU, with the children that it has waited for. */
-static __noinline __u32 share_of_life(struct task_struct *task, __u64 now)
+/* The share of a wait since `since` for which the process that ends now had a CPU for certain, with the children that it has waited for: what
+ * it ran in all, less what it would have run before the wait on every CPU. */
+static __noinline __u32 share_of_child(struct task_struct *task, __u64 since, __u64 now)
 {
 	__u64 began = BPF_CORE_READ(task, group_leader, start_time);
+	__u64 before = since > began ? (since - began) * settings.cpus : 0;
 	__u64 ran = BPF_CORE_READ(task, se.sum_exec_runtime) + BPF_CORE_READ(task, signal, sum_sched_runtime) +
 		    BPF_CORE_READ(task, signal, cutime) + BPF_CORE_READ(task, signal, cstime);
 
-	return fed_share_of(ran, now > began ? now - began : 0);
+	return since && since < now && ran > before ? fed_share_of(ran - before, now - since) : 0;
 }
 
 /* The running task, of another process, wakes the thread: for what share of the time since it last did so it had a CPU. */
@@ -83,16 +112,18 @@ static __noinline void note_feeder(struct thread *thread)
 {
 	struct task_struct *feeder = bpf_get_current_task_btf();
 	__u64 ran = feeder->se.sum_exec_runtime, now = bpf_ktime_get_ns();
+	bool is_same;
 
 	if (feeder->flags & PF_EXITING) {
 		thread->fed_by = 0;
-		thread->fed_share = share_of_life(feeder, now);
+		thread->fed_share = share_of_child(feeder, *(volatile __u64 *)&thread->off_since_ns, now);
 		return;
 	}
-	if (thread->fed_by == feeder->pid && now - thread->fed_at_ns < FED_EVERY_NS)
+	/* Another task may have got its number. */
+	is_same = thread->fed_by == feeder->pid && ran >= thread->fed_ran_ns && now > thread->fed_at_ns;
+	if (is_same && now - thread->fed_at_ns < FED_EVERY_NS)
 		return;
-	thread->fed_share =
-		thread->fed_by == feeder->pid ? fed_share_of(ran - thread->fed_ran_ns, now - thread->fed_at_ns) : 0;
+	thread->fed_share = is_same ? fed_share_of(ran - thread->fed_ran_ns, now - thread->fed_at_ns) : 0;
 	thread->fed_by = feeder->pid;
 	thread->fed_at_ns = now;
 	thread->fed_ran_ns = ran;

@@ -29,7 +29,7 @@ static __always_inline __u64 first_argument(const struct pt_regs *regs)
 #endif
 }
 
-static __always_inline __u32 second_argument(const struct pt_regs *regs)
+static __always_inline __u64 second_argument(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
 	return regs->si;

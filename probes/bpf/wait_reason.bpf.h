@@ -9,6 +9,8 @@
 #define FILE_BLOCK 0060000
 #define FILE_DIRECTORY 0040000
 #define FILE_PIPE 0010000
+/* Linux's MM_SWAPENTS. */
+#define SWAPPED_PAGES 2
 /* Linux's AF_UNIX. */
 #define FAMILY_UNIX 1
 
@@ -130,10 +132,21 @@ static __always_inline bool is_frozen(struct task_struct *task)
 	       BPF_CORE_READ_BITFIELD(task, frozen);
 }
 
-/* Whether the page that a task waits for was in memory and had to go, or is in swap. */
-static __always_inline bool is_short_of_memory(struct task_struct *task)
+/* Whether a task may wait for a page that had been in memory: the kernel says so of pages that had to go, and one with pages in swap may
+ * wait for one of those. */
+static __noinline bool may_be_short_of_memory(struct task_struct *task)
 {
-	return bpf_core_field_exists(task->in_memstall) && BPF_CORE_READ_BITFIELD(task, in_memstall);
+	struct mm_struct___old *old = (void *)task->mm;
+	long swapped;
+
+	if (!bpf_core_field_exists(task->in_memstall) || BPF_CORE_READ_BITFIELD(task, in_memstall))
+		return true;
+	/* In one number until 6.1, then in parts for each CPU: the sum of most is enough. */
+	if (bpf_core_type_exists(struct mm_rss_stat))
+		swapped = BPF_CORE_READ(old, rss_stat.count[SWAPPED_PAGES].counter);
+	else
+		swapped = BPF_CORE_READ(task, mm, rss_stat[SWAPPED_PAGES].count);
+	return swapped > 0;
 }
 
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
@@ -155,7 +168,7 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 	if (number < 0) {
 		if (task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES))
 			return REASON_OTHER;
-		if (in_iowait && !is_short_of_memory(task))
+		if (in_iowait && !may_be_short_of_memory(task))
 			thread->waits_for = WAITS_FOR_FILE_PAGE;
 		return REASON_PAGE_FAULT;
 	}
@@ -166,7 +179,7 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 	reason = syscall_reason[syscall_index(number)];
 	if (reason & FIRST_ARG_IS_FD)
 		return descriptor_reason(thread, task, first_argument(regs), reason & WRITES);
-	if (reason & ASKS_FILE_SYSTEM)
+	if (reason & ASKS_FILE_SYSTEM && !opens_device(regs))
 		thread->waits_for = WAITS_IN_FILE_CALL;
 	return reason & ~ASKS_FILE_SYSTEM;
 }

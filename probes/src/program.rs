@@ -464,6 +464,10 @@ fn settings(options: Options, kernel: &Kernel) -> Settings {
         victim_is_task: (kernel.tracepoints.arguments("mark_victim") > 1).into(),
         ring_slots,
         hashes_threads: kernel.hashes_threads.into(),
+        cpus: libbpf_rs::num_possible_cpus()
+            .ok()
+            .and_then(|cpus| u32::try_from(cpus).ok())
+            .unwrap_or(u32::MAX),
         ring_shift: ring_slots.checked_ilog2().unwrap_or(0),
     }
 }

@@ -115,7 +115,7 @@ impl Cause {
         )
     }
 
-    /// Whether a thread is known that held a lock.
+    /// Another thread had the lock, which may be the culprit.
     pub const fn has_holder(self) -> bool {
         matches!(self, Self::LockWait | Self::KernelLock)
     }

@@ -36,7 +36,7 @@ impl GraphBuilds {
         self.captured.max(self.instantiated).max(self.updated)
     }
 
-    /// Whether graphs are made all the time, and launched so rarely that it does not pay off.
+    /// Graphs are made all the time, and launched so rarely that it does not pay off.
     pub(crate) fn is_wasteful(&self, delta: &Delta<'_>) -> bool {
         let seconds = delta.wall.as_secs_f64();
         seconds > 0.0
@@ -44,18 +44,18 @@ impl GraphBuilds {
             && self.launched < self.made().saturating_mul(WORTH)
     }
 
-    /// Whether each is launched once or so: a program that warms up keeps them for later.
+    /// Each is launched once or so: a program that warms up keeps them for later.
     pub(crate) fn are_used_at_once(&self) -> bool {
         self.launched >= self.made().div_ceil(2)
     }
 
-    /// Whether they replace others, which no program does that warms up.
+    /// They replace others, which no program does that warms up.
     pub(crate) fn replace_others(&self) -> bool {
         self.updated.max(self.destroyed) >= self.made().div_ceil(2)
     }
 }
 
-/// As `cudaStreamBeginCaptureToGraph` and `cuStreamBeginRecaptureToGraph` do.
+/// The operation begins a capture, as `cuStreamBeginRecaptureToGraph` does.
 fn begins_capture(name: &str) -> bool {
     name.contains("StreamBeginCapture") || name.contains("StreamBeginRecapture")
 }
@@ -68,7 +68,7 @@ fn updates(name: &str) -> bool {
     name.ends_with("GraphExecUpdate")
 }
 
-/// Whether an operation makes a graph, is part of it, or throws one away.
+/// The operation makes a graph, is part of that, or throws one away.
 pub(crate) fn is_part_of_making(name: &str) -> bool {
     begins_capture(name)
         || name.contains("StreamEndCapture")

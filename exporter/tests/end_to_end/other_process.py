@@ -60,6 +60,21 @@ def compiler():
     return lambda: os.waitpid(child(b"ptxas", lambda: computes(WAIT)), 0)
 
 
+def sleeper():
+    """A child computes for long beside its parent, and sleeps once it is waited for."""
+
+    def act():
+        computes(9 * WAIT)
+        time.sleep(WAIT)
+
+    def wait():
+        pid = child(b"sleeper", act)
+        computes(9 * WAIT)
+        os.waitpid(pid, 0)
+
+    return wait
+
+
 class FileSystem:
     """In user space, with files that are 4 GiB long. Its answers to look-ups of names that begin with s, and to reads, take long."""
 
@@ -176,6 +191,7 @@ def fed_by_parent():
 KINDS = {
     "reader": slow_reader,
     "child": compiler,
+    "sleeper": sleeper,
     "stat": looks_up,
     "read": reads,
     "fault": faults,

@@ -90,15 +90,18 @@ fn whom_a_thread_waits_for_is_named_whatever_the_system_call() {
 }
 
 #[test]
-fn a_thread_that_yields_its_cpu_while_it_has_nothing_to_do_is_not_preempted() {
+fn nobody_is_named_for_time_that_was_given_away_or_for_a_child_that_sleeps() {
     let (exporter, _keeper) = observed();
     let mut waiter = Waiter::start("yield");
+    let mut parent = Waiter::start("sleeper");
     waiter.go();
-    let yielded = || {
-        let labels = [("pid", &*waiter.pid), ("state", "yield")];
+    parent.go();
+    let spent = |waiter: &Waiter, state: &str| {
+        let labels = [("pid", &*waiter.pid), ("state", state)];
         exporter.samples().sum("gpucause_dispatcher_seconds_total", &labels)
     };
-    until("time that it gave away", || (yielded() > 1.0).then_some(()));
+    until("time that it gave away", || (spent(&waiter, "yield") > 1.0).then_some(()));
+    until("waits for a child", || (spent(&parent, "child") > 0.5).then_some(()));
     let begin = Instant::now();
     until("evaluations", || (begin.elapsed() > FOUND_WITHIN).then_some(()));
     for cause in ["cpu_preemption", "runqueue_wait"] {
@@ -106,4 +109,5 @@ fn a_thread_that_yields_its_cpu_while_it_has_nothing_to_do_is_not_preempted() {
         let is_much = |chain: &serde_json::Value| chain["severity"] != "low";
         assert!(!chain.as_ref().is_some_and(is_much), "{chain:?}");
     }
+    assert_eq!(chain_of(&exporter, &parent.pid, "process_wait"), None);
 }

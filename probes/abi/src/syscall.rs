@@ -132,7 +132,6 @@ const ON_FILES: &[&str] = &[
     "openat",
     "openat2",
     "creat",
-    "close",
     "stat",
     "lstat",
     "fstat",

@@ -43,7 +43,7 @@ impl LimitUser {
         }
     }
 
-    /// What ends it; `None` where nothing but a higher limit does.
+    /// The advice that ends it; `None` where nothing but a higher limit does.
     pub(crate) fn advice(&self, cause: Cause, victim: u32) -> Option<String> {
         let Self { culprit, process, threads, .. } = self;
         let raise = "raise cpu.max of the cgroup (the CPU limit of the container).";

@@ -38,7 +38,7 @@ pub struct Place {
     /// CPUs that its cgroup allows; empty where that is unknown.
     #[serde(skip)]
     pub cpuset: String,
-    /// Whether all threads of the process and of its workers may run on one CPU only, the same.
+    /// All threads of the process and of its workers may run on one CPU only, the same.
     #[serde(skip)]
     pub on_one_cpu: bool,
 }
