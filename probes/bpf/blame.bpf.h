@@ -274,9 +274,11 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 		__sync_fetch_and_add(&worker->measures.ended_waits, ns);
 }
 
-/* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. */
+/* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. On a
+ * slow CPU a thread that did not have it runs for longer. */
 #define BETWEEN_NS 10000000ULL
 #define RUNS_BETWEEN_NS 20000ULL
+#define RUNS_BETWEEN_AT_MOST_NS 500000ULL
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
 static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u32 by, struct other_task *name, __u64 ns)
@@ -369,15 +371,21 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	return 0;
 }
 
-/* Whether a wait from `since` for the polled lock goes on after those that timed out. */
-static __always_inline bool goes_on(const struct thread *thread, const struct retry *after, __u64 since)
+static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
 {
-	return after->ns && since - after->until_ns <= BETWEEN_NS && since - thread->on_since_ns <= RUNS_BETWEEN_NS;
+	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
-static __always_inline struct retry *newest_retry(struct thread *thread)
+/* Whether a wait from `since` for the polled lock goes on after those that timed out. Where there is no room for one more, this is assumed:
+ * if the thread did have the lock between them, no other had it all of the time, and nobody is charged. */
+static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
-	return &thread->retries[thread->newest_retry & (MAX_RETRIES - 1)];
+	__u64 runs = since - thread->on_since_ns;
+
+	if (!after->ns || since - after->until_ns > BETWEEN_NS)
+		return false;
+	return runs <= RUNS_BETWEEN_NS ||
+	       (runs <= RUNS_BETWEEN_AT_MOST_NS && retry_at(thread, thread->newest_retry + 1)->ns);
 }
 
 /* Keeps a wait for the polled lock that timed out, until it is known who has it. */
@@ -389,11 +397,11 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 		charge_retries(thread, tid);
 	thread->retried_phase = thread->phase;
 	thread->retried_lock = thread->polled;
-	retry = newest_retry(thread);
+	retry = retry_at(thread, thread->newest_retry);
 	if (!goes_on(thread, retry, since)) {
 		if (retry->ns)
 			thread->newest_retry++;
-		retry = newest_retry(thread);
+		retry = retry_at(thread, thread->newest_retry);
 		charge_nobody(thread, tid, retry->ns);
 		retry->ns = 0;
 		retry->since_ns = since;

@@ -79,7 +79,7 @@ records! {
     /// Key of `bytes`: what was counted, and for copies the kind, for collectives the op.
     BytesKey as "bytes_key" { proc_id: u32, what: u16, which: u16 }
 
-    /// Key of `block_io`: one disk, and a [`BlockOperation`].
+    /// Key of `block_io`: one disk, and a [`BlockOperation`](crate::state::BlockOperation).
     BlockKey as "block_key" { proc_id: u32, operation: u32, device: [u8; DEVICE_LEN] }
 
     /// Block I/O that has completed. Times of requests that were in flight together add up.
