@@ -44,6 +44,8 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 #include "syscall.bpf.h"
 #include "other_process.bpf.h"
 #include "blame.bpf.h"
+#include "polled_lock.bpf.h"
+#include "wait_end.bpf.h"
 #include "cpu_wait.bpf.h"
 #include "switch_in.bpf.h"
 #include "kernel_lock.bpf.h"

@@ -105,6 +105,15 @@ static __always_inline bool is_suspended(__u32 reason)
 	return reason == REASON_FROZEN || reason == REASON_STOPPED || reason == REASON_CORE_DUMP;
 }
 
+/* Whether the running task is where it began to contend: an end may be missed, as by a program that interrupts another run of it. */
+static __noinline bool still_contends(struct thread *thread, struct task_struct *task)
+{
+	if (thread->contended_ip == user_ip((struct pt_regs *)bpf_task_pt_regs(task)))
+		return true;
+	thread->contended = 0;
+	return false;
+}
+
 /* The running task blocks while it contends for a lock: for that, whatever it is in. */
 static __noinline void note_kernel_lock(struct thread *thread, struct task_struct *task)
 {
@@ -114,7 +123,9 @@ static __noinline void note_kernel_lock(struct thread *thread, struct task_struc
 	if (is_suspended(thread->off_reason))
 		return;
 	thread->off_reason = REASON_KERNEL_LOCK;
-	thread->lock_kind = lock_kind(lock, flags) + 1;
+	thread->blocked_on = lock_kind(lock, flags) + 1;
+	/* Who woke it before it slept may not have had the lock. */
+	thread->wakes = 0;
 	owner = lock_owner(lock, flags);
 	if (owner && owner != (__u64)task)
 		name_owner(thread, owner);

@@ -39,6 +39,7 @@ int BPF_PROG(lock_begin, void *lock, unsigned int flags)
 	if (!thread)
 		return 0;
 	thread->contended_flags = flags;
+	thread->contended_ip = user_ip((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	/* Who ends the wait is not known yet. */
 	thread->wakes = 0;
 	thread->contended = (__u64)lock;

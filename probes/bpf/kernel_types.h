@@ -95,6 +95,28 @@ struct inode {
 	struct address_space *i_mapping;
 	struct rw_semaphore i_rwsem;
 	struct address_space i_data;
+	struct file_lock_context *i_flctx;
+};
+
+struct list_head {
+	struct list_head *next;
+};
+
+/* The locks of a file that are held, of flock and of fcntl. */
+struct file_lock_context {
+	struct list_head flc_flock;
+	struct list_head flc_posix;
+};
+
+/* In a lock of a file, as of 6.9. */
+struct file_lock_core {
+	struct list_head flc_list;
+	int flc_pid;
+};
+
+struct file_lock___old {
+	struct list_head fl_list;
+	unsigned int fl_pid;
 };
 
 struct super_block;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* What a thread waits for from another process: room to write, a file that it serves, the end of a child, work to do.
  *
- * Whoever writes to a full pipe or asks a file system has work: the other process owes all of the wait. Whoever reads, or waits for a child,
+ * Whoever writes to a full pipe, wants the lock of a file or asks a file system has work: the other process owes all of the wait. Whoever reads, or waits for a child,
  * may as well be idle: the other process owes what it computed meanwhile. The kernel's count of its CPU time tells; that of a task that
  * runs is updated at its ticks only, so it is compared over some of them. Of a child that ends only the count at its end is known: it owes
  * what it cannot have computed before the wait. */
@@ -15,6 +15,8 @@
 #define WAITS_IN_FILE_CALL 4
 /* For a page that is read from a file, where memory is not short. */
 #define WAITS_FOR_FILE_PAGE 8
+/* For a lock of a file. */
+#define WAITS_FOR_FILE_LOCK 0x10
 
 /* Beside the bits of system calls: the waker serves a file system, and answers. */
 #define WAKES_FILES 0x10
@@ -41,8 +43,7 @@
 static __noinline bool opens_device(const struct pt_regs *regs)
 {
 	long number = syscall_number(regs);
-	__u64 path;
-	__u32 begin = 0;
+	__u64 path, begin = 0;
 
 	if (number == SYSCALL_OPEN)
 		path = first_argument(regs);
@@ -50,8 +51,10 @@ static __noinline bool opens_device(const struct pt_regs *regs)
 		path = second_argument(regs);
 	else
 		return false;
-	/* "/dev" */
-	return !bpf_probe_read_user(&begin, sizeof(begin), (void *)path) && begin == 0x7665642f;
+	/* "/dev" or "/dev/" */
+	if (bpf_probe_read_user(&begin, 5, (void *)path))
+		return false;
+	return begin == 0x7665642f || begin == 0x2f7665642f;
 }
 
 /* The open file of a task's descriptor; 0 when there is none. */
@@ -65,6 +68,30 @@ static __noinline struct file *file_of(struct task_struct *task, __u32 fd)
 	slots = BPF_CORE_READ(table, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
 	return file;
+}
+
+/* The process whose lock is first in the list of the file: of flock's, or of fcntl's; 0 for none. */
+static __noinline __u32 file_lock_owner(struct task_struct *task, __u32 fd, bool is_flock)
+{
+	struct file_lock_core *lock;
+	struct file_lock___old *old;
+	struct file_lock_context *held;
+	struct list_head *list, *first;
+	struct file *file = file_of(task, fd);
+
+	held = file ? BPF_CORE_READ(file, f_inode, i_flctx) : 0;
+	if (!held)
+		return 0;
+	list = is_flock ? &held->flc_flock : &held->flc_posix;
+	first = BPF_CORE_READ(list, next);
+	if (first == list)
+		return 0;
+	if (bpf_core_type_exists(struct file_lock_core)) {
+		lock = (void *)first - bpf_core_field_offset(struct file_lock_core, flc_list);
+		return BPF_CORE_READ(lock, flc_pid);
+	}
+	old = (void *)first - bpf_core_field_offset(struct file_lock___old, fl_list);
+	return BPF_CORE_READ(old, fl_pid);
 }
 
 /* Whether the running task, in a system call that writes, answers for a file system in user space. */
@@ -84,6 +111,12 @@ static __always_inline bool may_be_of_file(const struct thread *thread)
 
 	return reason == REASON_IO || reason == REASON_PAGE_FAULT || reason == REASON_GPU_DRIVER ||
 	       thread->waits_for & WAITS_IN_FILE_CALL;
+}
+
+/* Whether a wait for this reason may be for what another process does. */
+static __always_inline bool may_be_fed(__u32 reason)
+{
+	return reason == REASON_POLL || reason == REASON_NET || reason == REASON_CHILD;
 }
 
 #define FED_WHOLE 1024
@@ -129,7 +162,7 @@ static __noinline void note_feeder(struct thread *thread)
 	thread->fed_ran_ns = ran;
 }
 
-/* How much of a blocked wait of this length, for no lock, the process that ended it owes. A worker that prepares data owes nothing here: its
+/* How much of a blocked wait of this length, for no lock of the kernel or of a thread, the process that ended it owes. A worker that prepares data owes nothing here: its
  * own account says what it did. */
 static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, __u64 ns)
 {
@@ -139,9 +172,15 @@ static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, 
 		return ns;
 	if (relation != RELATION_OTHER && relation != RELATION_WORKER)
 		return 0;
-	if (thread->wakes & WAKES_FILES || thread->waits_for & WAITS_FOR_ROOM)
+	if (thread->wakes & WAKES_FILES)
 		return ns;
-	if (reason == REASON_CHILD || (relation == RELATION_OTHER && (reason == REASON_POLL || reason == REASON_NET)))
+	/* Another writer may have been woken first, and passed the rest of the room on. */
+	if (thread->waits_for & WAITS_FOR_ROOM)
+		return thread->wakes & MAKES_ROOM ? ns : 0;
+	/* Of several that wait, one may have had it after who had it first: how long each did is not known. */
+	if (thread->waits_for & WAITS_FOR_FILE_LOCK && thread->wakes & RELEASES_FILE_LOCK)
+		return thread->waker.tgid == thread->blocked_by ? ns : 0;
+	if (reason == REASON_CHILD || (relation == RELATION_OTHER && may_be_fed(reason)))
 		return ns / FED_WHOLE * thread->fed_share;
 	return 0;
 }

@@ -183,10 +183,14 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 	/* Every wait ends with one wakeup, but for that of a thread that could have run. An older one than the last run was
 	 * missed by the program; one from that run, before the switch, found a thread about to block. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
-	if (handed || !woken || woken < thread->on_since_ns || woken > now)
+	if (handed || !woken || woken < thread->on_since_ns || woken > now) {
 		woken = now;
-	else if (woken < since)
+		/* Whoever is known ended an earlier one, but for a lock of the kernel, whose owner is known before. */
+		if (!handed && thread->off_reason != REASON_KERNEL_LOCK)
+			thread->wakes = 0;
+	} else if (woken < since) {
 		woken = since;
+	}
 	if (woken > since) {
 		charge(thread, thread->off_reason, woken - since);
 		if (thread->role != ROLE_HELPER)

@@ -11,6 +11,16 @@ static __always_inline long syscall_number(const struct pt_regs *regs)
 #endif
 }
 
+/* Where the task goes on in its program. */
+static __always_inline __u64 user_ip(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->ip;
+#else
+	return regs->user_regs.pc;
+#endif
+}
+
 /* The mask is kept where comparisons make it redundant: on arm64 the verifier of Linux 6.1 does not know them any more. */
 static __always_inline __u32 syscall_index(long number)
 {

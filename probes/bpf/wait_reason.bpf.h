@@ -25,8 +25,12 @@
 
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_FUTEX 202
+#define SYSCALL_FLOCK 73
+#define SYSCALL_FCNTL 72
 #else
 #define SYSCALL_FUTEX 98
+#define SYSCALL_FLOCK 32
+#define SYSCALL_FCNTL 25
 #endif
 /* Futex commands, without flags. */
 #define FUTEX_COMMAND 0x7f
@@ -184,6 +188,25 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 	return reason & ~ASKS_FILE_SYSTEM;
 }
 
+/* Linux's F_SETLKW and F_OFD_SETLKW. */
+static __always_inline bool waits_for_lock(__u64 command)
+{
+	return command == 7 || command == 38;
+}
+
+/* The system call of a wait that has no reason of its own. */
+static __noinline void note_syscall(struct thread *thread, struct task_struct *task)
+{
+	const struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	long number = syscall_number(regs);
+
+	thread->blocked_on = number + 1;
+	if (number != SYSCALL_FLOCK && (number != SYSCALL_FCNTL || !waits_for_lock(second_argument(regs))))
+		return;
+	thread->waits_for |= WAITS_FOR_FILE_LOCK;
+	thread->blocked_by = file_lock_owner(task, first_argument(regs), number == SYSCALL_FLOCK);
+}
+
 /* Why the running task blocks, in its record. */
 VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 {
@@ -194,9 +217,11 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	thread->waits_for = 0;
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
-	if (thread->contended)
+	if (thread->contended && still_contends(thread, task))
 		note_kernel_lock(thread, task);
 	else if (thread->off_reason == REASON_FUTEX)
 		note_futex(thread, task, now);
+	else if (thread->off_reason == REASON_OTHER)
+		note_syscall(thread, task);
 	return 0;
 }

@@ -38,7 +38,6 @@ mod other_observers;
 mod perf_event;
 mod probes;
 mod reader;
-mod syscall;
 mod thread_report;
 mod warm_up;
 

@@ -17,7 +17,6 @@ use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_typ
 use crate::op_table;
 use crate::recorder::{RecorderSupport, RingSize};
 use crate::samples;
-use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
 mod host;
@@ -59,6 +58,8 @@ pub struct Options {
     /// Share of a thread's time that call probes may take; `None` for no limit. Above it launches are observed less: see
     /// [`LaunchStep`].
     pub budget: Option<f64>,
+    /// Leave out functions where the kernel would single-step each hit.
+    pub without_single_steps: bool,
     /// Share that they may take while they only count calls: above it a process is observed part of the time.
     pub counting_limit: f64,
     /// Fixed step for every process, regardless of the budget: for measurements.
@@ -493,6 +494,6 @@ fn write_rodata(open: &mut OpenObject, options: Options, kernel: &Kernel) -> Res
         Ok(())
     };
     put("settings", settings(options, kernel).as_bytes())?;
-    put("syscall_reason", &reason_of_syscalls(syscall_number))?;
-    put("syscall_wakes", &wakes_of_syscalls(syscall_number))
+    put("syscall_reason", &reason_of_syscalls())?;
+    put("syscall_wakes", &wakes_of_syscalls())
 }

@@ -199,6 +199,7 @@ mod tests {
             behind: SECOND,
             holder: None,
             lock: None,
+            syscall: None,
         }];
         process
     }

@@ -391,6 +391,8 @@ impl Chain {
 
     /// Evidence key of the share of the effect that no cause explains.
     pub const UNEXPLAINED: &str = "unexplained_share";
+    /// Evidence of a wait for the lock of a file: how long the culprit had it.
+    pub(crate) const FILE_LOCK_SECONDS: &str = "file_lock_seconds";
 
     /// The clause about the unexplained share; empty when it is too small to act on.
     pub(crate) fn unexplained(&self) -> String {

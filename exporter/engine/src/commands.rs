@@ -181,7 +181,11 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         Cause::DataloaderStarvation | Cause::ProcessWait => {
             let worker = culprit.map_or(pid, |worker| worker.pid);
             let is_python = culprit.map_or(place, |worker| &worker.place).python;
-            vec![if is_python { stack(worker) } else { format!("top -b -n 1 -H -p {worker}") }]
+            match chain.evidence.get(Chain::FILE_LOCK_SECONDS) {
+                Some(_) => vec![format!("lslocks -u -p {worker}"), file_of_call(pid, tid)],
+                None if is_python => vec![stack(worker)],
+                None => vec![format!("top -b -n 1 -H -p {worker}")],
+            }
         }
         Cause::NcclLateRank if culprit.is_some_and(|late| !late.host.is_empty()) => {
             culprit.and_then(|late| of_other_host(&late.host, &host.url)).into_iter().collect()

@@ -128,7 +128,7 @@ pub(crate) fn waits_in(
 }
 
 pub(crate) fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
-    let key = |wait: &Wait| (wait.on, wait.relation, wait.holder, wait.lock);
+    let key = |wait: &Wait| (wait.on, wait.relation, wait.holder, wait.lock, wait.syscall);
     let mut totals: Vec<Wait> = Vec::new();
     for wait in waits {
         match totals.iter_mut().find(|own| key(own) == key(&wait)) {

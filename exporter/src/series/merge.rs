@@ -41,7 +41,9 @@ pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.memory.freed += image.memory.freed;
     merge_by(&mut sum.collectives, &image.collectives, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     sum.launch_gap.merge(&image.launch_gap);
-    let key = |wait: &Wait| (wait.tid, wait.reason, wait.phase, wait.on, wait.holder, wait.lock);
+    let key = |wait: &Wait| {
+        (wait.tid, wait.reason, wait.phase, wait.on, wait.holder, wait.lock, wait.syscall)
+    };
     merge_by(
         &mut sum.waits,
         &image.waits,

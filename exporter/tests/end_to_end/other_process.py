@@ -4,6 +4,7 @@ Prints the PID of the process that launches. Each kind of wait takes some twenty
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 import select
@@ -73,6 +74,36 @@ def sleeper():
         os.waitpid(pid, 0)
 
     return wait
+
+
+def locked(lock, unlock):
+    """Another process has the lock of a file nearly all of the time."""
+    path = tempfile.mktemp()
+
+    def hold():
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        while True:
+            lock(file)
+            time.sleep(WAIT)
+            unlock(file)
+            time.sleep(WAIT / 20)
+
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    child(b"cache-warmer", hold)
+
+    def wait():
+        lock(file)
+        unlock(file)
+
+    return wait
+
+
+def file_lock():
+    return locked(lambda file: fcntl.flock(file, fcntl.LOCK_EX), lambda file: fcntl.flock(file, fcntl.LOCK_UN))
+
+
+def record_lock():
+    return locked(lambda file: fcntl.lockf(file, fcntl.LOCK_EX), lambda file: fcntl.lockf(file, fcntl.LOCK_UN))
 
 
 class FileSystem:
@@ -196,6 +227,8 @@ KINDS = {
     "read": reads,
     "fault": faults,
     "yield": yields,
+    "flock": file_lock,
+    "lockf": record_lock,
 }
 if KIND == "parent":
     fed_by_parent()

@@ -67,6 +67,8 @@ fn whom_a_thread_waits_for_is_named_whatever_the_system_call() {
             ("stat", "block_io", "archive-mount"),
             ("read", "block_io", "archive-mount"),
             ("fault", "page_fault", "archive-mount"),
+            ("flock", "process_wait", "cache-warmer"),
+            ("lockf", "process_wait", "cache-warmer"),
         ],
         &[("child", "process_wait", "ptxas")],
         &[("parent", "process_wait", "engine")],

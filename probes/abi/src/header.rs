@@ -100,6 +100,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),
         ("HOLDS_LOCK", crate::syscall::HOLDS_LOCK as usize),
+        ("RELEASES_FILE_LOCK", crate::syscall::RELEASES_FILE_LOCK as usize),
         ("MAKES_ROOM", crate::syscall::MAKES_ROOM as usize),
         ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
         ("ASKS_FILE_SYSTEM", crate::syscall::ASKS_FILE_SYSTEM as usize),

@@ -1,8 +1,7 @@
 //! Shared definitions of kernel programs and user space: record layouts, the table of traced operations, histogram maths,
 //! and the domain types of a snapshot.
 //!
-//! Definitions shared with C are written once, here; [`c_header`] renders them for `probes/build.rs`. No dependencies, no
-//! clang, no unsafe code.
+//! Definitions shared with C are written once, here; [`c_header`] renders them for `probes/build.rs`. No clang, no unsafe code.
 
 pub mod event;
 pub mod hist;
@@ -18,7 +17,7 @@ mod header;
 mod syscall;
 
 pub use header::c_header;
-pub use syscall::{classified_syscalls, reason_of_syscalls, wakes_of_syscalls};
+pub use syscall::{Syscall, reason_of_syscalls, wakes_of_syscalls};
 
 use std::fmt;
 

@@ -86,14 +86,14 @@ records! {
     BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
 
     /// Key of `blame`: the task that a thread waited for, and the phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the
-    /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries, and `by_tid` for
-    /// waits that are not for a lock of a thread of the same process: its holder. `lock` is the kind of a
-    /// kernel's lock, counted from 1.
+    /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries. `by_tid` is the holder of a
+    /// lock that is a thread of the same process, the number of the system call plus 1 for `REASON_OTHER`, else 0. `lock` is the kind
+    /// of a kernel's lock, counted from 1.
     BlameKey as "blame_key" {
         proc_id: u32, tid: u32, by_tid: u32, reason: u16, phase: u8, lock: u8, comm: [u8; COMM_LEN],
     }
 
-    /// Wait time, and the task. `held_ns` is the part of a wait for a lock in which the other held it; of another futex wait that
+    /// Wait time, and the task. `held_ns` is the part of a wait for a lock, of the kernel or of a file too, in which the other held it; of another futex wait that
     /// in which the other thread was busy, and `behind_ns` how much of that it waited for locks. Of a wait for another process it is the
     /// part that this owes: all where it makes room or serves a file, else what it computed meanwhile; of a page fault all that reads a file.
     BlameRecord as "blamed" {
@@ -365,10 +365,14 @@ records! {
         /// had a CPU before it did.
         fed_by: u32,
         fed_share: u32,
-        /// The lock of the kernel that it contends for, by address, 0 for none; the flags of the kernel's report; its kind, counted from 1.
+        /// The lock of the kernel that it contends for, by address, 0 for none; where its program is then; and the flags of the kernel's report.
         contended: u64,
-        contended_flags: u32,
-        lock_kind: u32,
+        contended_ip: u64,
+        contended_flags: u16,
+        /// What its last blocked wait is for, counted from 1: the kind of the kernel's lock, or for `REASON_OTHER` the system call.
+        blocked_on: u16,
+        /// The process that had the lock of the file when the thread began to wait for it; of use in such a wait only.
+        blocked_by: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -5,7 +5,7 @@ use crate::measure::Measures;
 use crate::op::{CopyKind, Op, OpId};
 use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
 use crate::state::{BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, State, Switch};
-use crate::{Nanos, ProcId, Tgid, Tid};
+use crate::{Nanos, ProcId, Syscall, Tgid, Tid};
 
 mod launches;
 mod names;
@@ -292,6 +292,8 @@ pub struct Wait {
     pub holder: Option<Tid>,
     /// What the lock is for, if it is one of the kernel.
     pub lock: Option<LockKind>,
+    /// The system call, for [`Reason::Other`].
+    pub syscall: Option<Syscall>,
     /// The last process of that name, if it was one.
     pub tgid: Option<Tgid>,
     /// What that process is to this one.
@@ -312,6 +314,7 @@ impl Wait {
             behind: none,
             holder: None,
             lock: None,
+            syscall: None,
             tgid: None,
             relation,
         }

@@ -10,7 +10,7 @@ use gpucause_abi::record::{
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{LockKind, Phase, Reason, Relation, Role};
-use gpucause_abi::{Nanos, Tgid, Tid};
+use gpucause_abi::{Nanos, Syscall, Tgid, Tid};
 use libbpf_rs::Iter;
 
 use super::{ReadError, Reader, decode, failed, monotonic_now};
@@ -45,6 +45,7 @@ impl Reader {
                     wait.tid,
                     wait.holder,
                     wait.lock,
+                    wait.syscall,
                 )
             });
         }
@@ -193,16 +194,19 @@ fn add_faults(process: &mut ProcessSnapshot, faults: [u64; FAULTS]) {
 
 /// `None` for an entry from a newer source tree.
 fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
+    let reason = Reason::from_raw(u8::try_from(key.reason).ok()?)?;
+    let syscall = (reason == Reason::Other).then(|| key.by_tid.checked_sub(1)).flatten();
     Some(Wait {
         tid: (key.tid != 0).then_some(Tid(key.tid)),
-        reason: Reason::from_raw(u8::try_from(key.reason).ok()?)?,
+        reason,
         phase: Phase::from_raw(key.phase)?,
         on: Comm(key.comm),
         total: Nanos(record.total_ns),
         held: Nanos(record.held_ns),
         behind: Nanos(record.behind_ns),
-        holder: (key.by_tid != 0).then_some(Tid(key.by_tid)),
+        holder: (key.by_tid != 0 && reason != Reason::Other).then_some(Tid(key.by_tid)),
         lock: key.lock.checked_sub(1).and_then(LockKind::from_raw),
+        syscall: syscall.and_then(|number| Syscall::from_number(number as usize)),
         tgid: (record.tgid != 0).then_some(Tgid(record.tgid)),
         relation: Relation::from_raw(u8::try_from(record.relation).ok()?)?,
     })

@@ -15,8 +15,8 @@ use crate::effect::{Measured, Phases, ratio, total};
 use crate::worker_time::{Competitor, WorkerTime};
 
 /// Reasons of waits for data.
-const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
-const DESCRIPTORS: [Reason; 3] = [Reason::Poll, Reason::Net, Reason::Other];
+const WAITS: [Reason; 3] = [Reason::Futex, Reason::Poll, Reason::Net];
+const DESCRIPTORS: [Reason; 2] = [Reason::Poll, Reason::Net];
 /// Least busy share of the workers' time.
 const MIN_BUSY: f64 = 0.8;
 
@@ -159,10 +159,10 @@ pub(crate) fn futex_for_data(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases
     Nanos(ended.0.saturating_add(passed_on.min(workers).0))
 }
 
-/// Share of the victim's waits on descriptors that a worker ended.
-fn from_workers(delta: &Delta<'_>, phases: Phases) -> f64 {
+/// Share of the victim's waits for this reason that a worker ended.
+fn from_workers(delta: &Delta<'_>, phases: Phases, reason: Reason) -> f64 {
     let (mut workers, mut all) = (Nanos(0), Nanos(0));
-    for wait in waits_in(delta, None, phases, &DESCRIPTORS) {
+    for wait in waits_in(delta, None, phases, &[reason]) {
         all.0 = all.0.saturating_add(wait.total.0);
         if wait.relation == Relation::Worker {
             workers.0 = workers.0.saturating_add(wait.total.0);
@@ -175,20 +175,21 @@ fn from_workers(delta: &Delta<'_>, phases: Phases) -> f64 {
 fn data_in(process: &Process<'_>, effect: &Measured) -> Nanos {
     let (delta, phases) = (effect.delta(process), effect.phases);
     let futex = effect.offcpu(&[Reason::Futex]).min(futex_for_data(delta, effect.tid, phases));
-    total([effect.offcpu(&DESCRIPTORS).share(from_workers(delta, phases)), futex].into_iter())
+    let of_workers =
+        |&reason: &Reason| effect.offcpu(&[reason]).share(from_workers(delta, phases, reason));
+    total(DESCRIPTORS.iter().map(of_workers).chain([futex]))
 }
 
 /// Waits for data as part of a thread's time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
-    let waited = |reasons: &[Reason]| {
-        part(&thread.time, |phase, state| match state {
-            State::Off(reason) => reasons.contains(&reason) && phases.contain(phase),
-            State::Running => false,
-        })
+    let waited = |reason| {
+        part(&thread.time, |phase, state| state == State::Off(reason) && phases.contain(phase))
     };
-    let futex = waited(&[Reason::Futex]);
+    let futex = waited(Reason::Futex);
     let mut claim = at_most(futex, futex_for_data(span.delta, Some(thread.tid), phases));
-    claim.merge(&share(waited(&DESCRIPTORS), from_workers(span.delta, phases)));
+    for reason in DESCRIPTORS {
+        claim.merge(&share(waited(reason), from_workers(span.delta, phases, reason)));
+    }
     claim
 }
 

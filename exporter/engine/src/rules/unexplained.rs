@@ -1,13 +1,15 @@
 //! Unexplained time: the part of a launch tail without a cause, and lost time without one.
 //!
-//! Time blocked in system calls that have no reason of their own has no other cause at all: it is named with the task that ended most of it.
+//! Time blocked in system calls that have no reason of their own has no other cause at all: it is named with its largest part by
+//! system call and by the task that ended it.
 //!
 //! The law: the share of the time that is shown as lost, the mean over the threads that launch, exceeds the share that all chains took by at
 //! most [`MOST_UNNAMED`]. There is one exception: [short waits for CPUs](super::cpu_preemption::is_little) without a culprit outside of the
 //! program.
 
-use gpucause_abi::snapshot::TimeAccount;
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::Syscall;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 
 use super::Rule;
 use super::share::{CAUSES, MOST, lost_part};
@@ -135,13 +137,24 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     let other = seconds(Reason::Other);
     let is_short = other < MOST * taken.total().as_secs_f64();
     let others = waits_in(&process.short, Some(thread.tid), Phases::Feeding, &[Reason::Other]);
-    let ender = total_by_name(others).first().map(|wait| wait.on.to_text());
+    // Other causes have those that a process owes, and those for workers.
+    let is_rest = |wait: &Wait| wait.held.0 == 0 && wait.relation != Relation::Worker;
+    let largest = total_by_name(others.filter(is_rest)).into_iter().next();
+    let largest = largest.filter(|wait| wait.total.as_secs_f64() <= other);
+    let ender = largest.map(|wait| match (&*wait.on.to_text(), wait.tgid) {
+        ("kernel", None) => "the kernel".to_owned(),
+        ("other", None) => "others".to_owned(),
+        (name, _) => name.to_owned(),
+    });
+    let call = largest.map(|wait| wait.syscall.map_or("one of them", Syscall::name));
+    let largest_seconds = largest.map_or(0.0, |wait| wait.total.as_secs_f64());
     let evidence = Evidence::default()
         .with("taken_share", taken_share)
         .with("lock_seconds", lock + kernel_lock)
         .with("io_seconds", io)
         .with("page_fault_seconds", page_fault)
-        .with("other_seconds", other);
+        .with("other_seconds", other)
+        .with("largest_part_seconds", largest_seconds);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let sentence = match is_short {
         true => {
@@ -151,7 +164,7 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         }
         false => {
             "For {taken_share|percent} of the last {window_seconds|seconds} {comm} was blocked and no cause was found: \
-             {other_seconds|seconds} in system calls that wait for neither a lock, a file nor a device[; {ender} ended most of it]."
+             {other_seconds|seconds} in system calls whose reason is not known[; {largest_part_seconds|seconds} of it in {call}, ended by {ender}]."
         }
     };
     Some(Detection {
@@ -162,7 +175,9 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         taken_share,
         explained: 0.0,
         most: if is_short { Severity::Low } else { Severity::Medium },
-        sentence: Sentence::new(sentence, [("comm", &*comm)]).and("ender", ender.as_deref()),
+        sentence: Sentence::new(sentence, [("comm", &*comm)])
+            .and("ender", ender.as_deref())
+            .and("call", call),
         fix: SHORT_WAITS.into(),
         ..Detection::new(Cause::Unexplained, Effect::LaunchGap, index, evidence)
     })

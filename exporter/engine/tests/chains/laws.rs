@@ -99,6 +99,7 @@ fn wait() -> impl Strategy<Value = Wait> {
             behind: held,
             holder: None,
             lock: None,
+            syscall: None,
         })
 }
 

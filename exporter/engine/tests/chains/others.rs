@@ -55,6 +55,54 @@ fn a_parent_that_prepares_the_work_is_named_and_an_idle_client_is_not() {
 }
 
 #[test]
+fn who_has_the_lock_of_a_file_is_named_with_the_command_that_lists_it() {
+    let host = waiting(Reason::Other, Task("cache-warmer", 300, Relation::Other), 900 * MS);
+    let chain = host.only(Cause::ProcessWait);
+    assert_eq!(culprit(chain), ("cache-warmer", 300));
+    assert!(
+        chain.sentence.contains("the lock of a file that cache-warmer had"),
+        "{}",
+        chain.sentence
+    );
+    assert!(chain.fix.contains("lslocks -u -p 300"), "{}", chain.fix);
+    takes(chain, u64::from(FAULT_WINDOWS) * 900 * MS);
+}
+
+#[test]
+fn the_rest_of_the_blocked_time_is_not_named_after_who_has_the_lock_of_a_file() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.waits(Reason::Other, Task("cache-warmer", 300, Relation::Other), 500 * MS, 500 * MS);
+        train.waits(Reason::Other, KERNEL, 400 * MS, 0);
+    });
+    let chains = host.chains();
+    let of = |cause| chains.iter().find(|chain| chain.cause == cause).unwrap();
+    takes(of(Cause::ProcessWait), u64::from(FAULT_WINDOWS) * 500 * MS);
+    let rest = of(Cause::Unexplained);
+    assert!(rest.sentence.contains("of it in getrandom, ended by the kernel"), "{}", rest.sentence);
+    assert!(!rest.sentence.contains("cache-warmer"), "{}", rest.sentence);
+}
+
+#[test]
+fn of_several_processes_none_is_named_for_all_of_the_wait() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        for (name, pid, reason, ms) in [
+            ("cache-warmer", 300, Reason::Other, 300),
+            ("ptxas", 301, Reason::Child, 290),
+            ("log-shipper", 302, Reason::Poll, 280),
+        ] {
+            train.waits(reason, Task(name, pid, Relation::Other), ms * MS, ms * MS);
+        }
+    });
+    let chain = host.only(Cause::ProcessWait);
+    let expected = "Waiting for other processes, longest for cache-warmer, took";
+    assert!(chain.sentence.contains(expected), "{}", chain.sentence);
+}
+
+#[test]
 fn who_serves_the_file_system_is_named_and_no_disk() {
     let server = Task("archive-mount", 300, Relation::Other);
     for (reason, cause) in [(Reason::Io, Cause::BlockIo), (Reason::PageFault, Cause::PageFault)] {
@@ -90,7 +138,7 @@ fn blocked_time_without_a_name_is_said_with_its_seconds_and_its_ender() {
     let host = waiting(Reason::Other, Task("peer", 300, Relation::Other), 0);
     let chain = host.only(Cause::Unexplained);
     assert!(chain.severity <= Severity::Medium);
-    for expected in ["900 ms in system calls", "peer ended most of it"] {
+    for expected in ["900 ms in system calls", "900 ms of it in getrandom, ended by peer"] {
         assert!(chain.sentence.contains(expected), "{}", chain.sentence);
     }
 }

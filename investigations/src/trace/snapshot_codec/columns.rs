@@ -104,7 +104,7 @@ columns! {
     // The op in flight has tags 4 and 5.
     DispatcherSnapshot { 1 tid, 2 wall, 3 time as Table<Phase, State>, 4 inflight }
 
-    Wait { 1 tid, 2 reason, 3 on, 4 phase, 5 total, 6 held, 7 tgid, 8 relation, 9 holder, 10 behind, 11 lock }
+    Wait { 1 tid, 2 reason, 3 on, 4 phase, 5 total, 6 held, 7 tgid, 8 relation, 9 holder, 10 behind, 11 lock, 12 syscall }
 
     // Tags from 4 on are of the measures; page faults have 2 and 3.
     HostUse { 1 block_io, 2 page_faults as KnownCells<Fault> }

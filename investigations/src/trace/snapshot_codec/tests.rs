@@ -14,7 +14,7 @@ use gpucause_abi::snapshot::{
     TimeAccount, Wait,
 };
 use gpucause_abi::state::{BlockOperation, LockKind, Phase, Reason, Relation, Role};
-use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use gpucause_abi::{Nanos, ProcId, Syscall, Tgid, Tid};
 use gpucause_engine::EngineInput;
 use proptest::prelude::*;
 
@@ -98,6 +98,9 @@ impl Source {
             behind: self.nanos(),
             holder: self.maybe(|source| Tid(source.small())),
             lock: self.maybe(|source| source.one(LockKind::ALL)),
+            syscall: self
+                .maybe(|source| Syscall::from_number(source.small() as usize % 300))
+                .flatten(),
             tgid: self.maybe(|source| Tgid(source.small())),
             relation: self.one(Relation::ALL),
         }

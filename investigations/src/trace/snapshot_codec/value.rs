@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gpucause_abi::Syscall;
 use gpucause_abi::hist::{Encoder, Histogram, SLOTS, Slots};
 use gpucause_abi::measure::{MEASURES, Measures, WireTag};
 use gpucause_abi::op::OpId;
@@ -179,6 +180,19 @@ impl Value for Option<LockKind> {
     fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
         let Some(position) = from.known_number(tag)? else { return Ok(Some(None)) };
         Ok(Some(LockKind::axis(from.axes).at(position)?))
+    }
+}
+
+/// By name, as numbers differ between architectures. Older files have none.
+impl Value for Option<Syscall> {
+    fn write(&self, tag: u32, to: &mut Writer) {
+        if let Some(own) = self {
+            to.bytes(tag, own.name().as_bytes());
+        }
+    }
+
+    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
+        Ok(Some(Syscall::from_name(text(from, tag)?)))
     }
 }
 

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Waits for a lock that is polled, as Python's interpreter lock, that time out before it is released: who had it. */
+#pragma once
+
+/* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. On a
+ * slow CPU a thread that did not have it runs for longer. */
+#define BETWEEN_NS 10000000ULL
+#define RUNS_BETWEEN_NS 20000ULL
+#define RUNS_BETWEEN_AT_MOST_NS 500000ULL
+
+/* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
+static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u32 by, struct other_task *name, __u64 ns)
+{
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase) | HELD_BY(by), name, ns,
+		  by ? ns : 0);
+}
+
+/* Charges nobody with such waits. The waker's name is not needed any more. */
+static __always_inline void charge_nobody(struct thread *thread, __u32 tid, __u64 ns)
+{
+	if (!ns)
+		return;
+	thread->retried_ns -= ns;
+	set_nobody(&thread->waker, NAME_KERNEL);
+	charge_polled(thread, tid, 0, &thread->waker, ns);
+}
+
+/* The same with all of them. */
+static __always_inline void charge_retries(struct thread *thread, __u32 tid)
+{
+	charge_nobody(thread, tid, thread->retried_ns);
+	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
+}
+
+/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
+static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
+{
+	if (had->took_ns <= then->since_ns)
+		return !waits || waits >= then->until_ns;
+	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
+}
+
+/* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
+VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
+{
+	__u64 ns = 0;
+
+	if (!thread || !had)
+		return 0;
+	for (int i = 0; i < MAX_RETRIES; i++) {
+		struct retry *retry = &thread->retries[i];
+
+		if (retry->ns && had_lock(had, waits, retry)) {
+			ns += retry->ns;
+			retry->ns = 0;
+		}
+	}
+	thread->retried_ns -= ns;
+	return ns;
+}
+
+/* The running thread gives away a lock that it had polled before, to a thread that polls it. */
+static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct other_task name = {};
+	struct thread *thread;
+	__u64 ns;
+
+	if (!task || !holder || current->tgid != task->tgid)
+		return 0;
+	thread = thread_of(current);
+	/* The timer of a wait that times out may have interrupted it instead. */
+	if (!thread || !thread->retried_ns || !(wakes_of(current) & WAKES_FUTEX) ||
+	    holder->polled != thread->retried_lock)
+		return 0;
+	/* One that never took the lock had none to release. */
+	if (!holder->had.took_ns)
+		return 0;
+	ns = take_retries(thread, &holder->had, holder->waits_since_ns);
+	if (!ns)
+		return 0;
+	name_task(&name, task, thread->tgid, thread->proc_id);
+	charge_polled(thread, current->pid, task->pid, &name, ns);
+	return 0;
+}
+
+/* The running thread leaves the CPU. If a thread released the lock when this one was about to wait for it again, no wait has ended. */
+VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
+{
+	__u64 ns;
+
+	if (!thread || *(volatile __u64 *)&thread->woken_ns < thread->on_since_ns || !(thread->wakes & WAKES_FUTEX) ||
+	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->retried_lock)
+		return 0;
+	ns = take_retries(thread, &thread->waker_had, 0);
+	if (ns)
+		charge_polled(thread, tid, thread->waker_tid, &thread->waker, ns);
+	return 0;
+}
+
+static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
+{
+	return &thread->retries[at & (MAX_RETRIES - 1)];
+}
+
+/* Whether a wait from `since` for the polled lock goes on after those that timed out. Where there is no room for one more, this is assumed:
+ * if the thread did have the lock between them, no other had it all of the time, and nobody is charged. */
+static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
+{
+	__u64 runs = since - thread->on_since_ns;
+
+	if (!after->ns || since - after->until_ns > BETWEEN_NS)
+		return false;
+	return runs <= RUNS_BETWEEN_NS ||
+	       (runs <= RUNS_BETWEEN_AT_MOST_NS && retry_at(thread, thread->newest_retry + 1)->ns);
+}
+
+/* Keeps a wait for the polled lock that timed out, until it is known who has it. */
+static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 since, __u64 woken)
+{
+	struct retry *retry;
+
+	if (thread->phase != thread->retried_phase || thread->polled != thread->retried_lock)
+		charge_retries(thread, tid);
+	thread->retried_phase = thread->phase;
+	thread->retried_lock = thread->polled;
+	retry = retry_at(thread, thread->newest_retry);
+	if (!goes_on(thread, retry, since)) {
+		if (retry->ns)
+			thread->newest_retry++;
+		retry = retry_at(thread, thread->newest_retry);
+		charge_nobody(thread, tid, retry->ns);
+		retry->ns = 0;
+		retry->since_ns = since;
+	}
+	retry->until_ns = woken;
+	retry->ns += woken - since;
+	thread->retried_ns += woken - since;
+}
