@@ -189,6 +189,9 @@ pub struct ExporterArgs {
     /// Share of a thread's time that probes may take while they only count its calls, or off for no limit; a process that is over it is partly observed; wins over the configuration file [default: 5%]
     #[arg(long = "probe.counting-limit", value_name = "SHARE")]
     pub counting_limit: Option<Budget>,
+    /// On arm64, probe also functions whose first instruction the kernel must single-step, as it must for most of CUDA: programs on real processors can crash
+    #[arg(long = "probe.risky-single-steps")]
+    pub risky_single_steps: bool,
     /// Flags of the page of metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
@@ -285,6 +288,7 @@ impl ExporterArgs {
                 retention: self.retention,
                 budget: self.budget,
                 counting_limit: self.counting_limit,
+                risky_single_steps: self.risky_single_steps,
                 level: self.metrics.level,
                 classic_buckets: self.metrics.classic_buckets,
                 otlp: self.otlp.clone(),

@@ -81,16 +81,24 @@ pub struct ProbeSettings {
     pub budget: Budget,
     /// Share that they may take while they only count calls; above it a process is partly observed.
     pub counting_limit: Budget,
+    /// Whether functions get probes on arm64 whose first instruction the kernel must single-step: real processors go on at a wrong address
+    /// at times. Read at start.
+    pub risky_single_steps: bool,
 }
 
 impl Default for ProbeSettings {
     fn default() -> Self {
         let (budget, counting_limit) = (Budget::default(), Budget(Some(0.05)));
-        Self { enabled: true, budget, counting_limit }
+        Self { enabled: true, budget, counting_limit, risky_single_steps: false }
     }
 }
 
 impl ProbeSettings {
+    /// Whether functions are left out whose first instruction is single-stepped: elsewhere that is slow, and no risk.
+    pub(crate) const fn leaves_single_steps_out(&self) -> bool {
+        cfg!(target_arch = "aarch64") && !self.risky_single_steps
+    }
+
     /// The counting limit as a share; without one calls are counted whatever that costs.
     pub(crate) fn counting_share(&self) -> f64 {
         self.counting_limit.0.unwrap_or(f64::INFINITY)

@@ -105,9 +105,15 @@ impl Daemon {
         let since = monotonic_now();
         let (launch_ops, budget) = (config.launch_ops.0, config.probe.budget.0);
         let counting_limit = config.probe.counting_share();
-        let disabled = !config.probe.enabled;
-        let options =
-            Options { launch_ops, disabled, budget, counting_limit, calibrate: true, ..options };
+        let options = Options {
+            launch_ops,
+            budget,
+            counting_limit,
+            disabled: !config.probe.enabled,
+            without_single_steps: config.probe.leaves_single_steps_out(),
+            calibrate: true,
+            ..options
+        };
         file_limits::require()?;
         warn_of_hazards();
         let obstacles = obstacles();

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_engine::observation::{ObservationState, Period, State};
 use gpucause_probes::Status;
-use gpucause_probes::registry::Verdict as LibraryVerdict;
+use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::thread_records::ThreadRecords;
 use gpucause_probes::verdict::Verdict;
 
@@ -20,6 +20,8 @@ const ALL_BROKEN: &str = "every probe is broken; the log says why";
 const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no call is counted; gpucause_map_full_total has the refusals";
 const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
 const OVER_BUDGET: &str = "probes on calls of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
+
+const LEFT_OUT: &str = "functions of CUDA are not probed, as the kernel would single-step their first instruction, which can crash programs on this processor: gpucause check names them, and probe.risky_single_steps probes them all the same";
 
 /// Whether this reason, for which nothing is observed, is a fault.
 pub(crate) fn is_broken(reason: &str) -> bool {
@@ -117,6 +119,10 @@ fn evaluate(status: &Status, obstacles: &[Obstacle], switch: Switch, since: f64)
     if missing.is_empty() && !obstacles.is_empty() {
         return partial(None, sentences(obstacles));
     }
+    if missing.is_empty() && status.libraries.iter().any(|library| !library.left_out.is_empty()) {
+        let over = if share < 1.0 { format!("; {OVER_BUDGET}") } else { String::new() };
+        return partial(None, format!("{LEFT_OUT}{over}"));
+    }
     if missing.is_empty() {
         return match share < 1.0 {
             true => partial(Some(share), OVER_BUDGET.into()),
@@ -137,6 +143,10 @@ fn why_nothing(status: &Status, obstacles: &[Obstacle]) -> Option<String> {
     }
     if status.thread_records == ThreadRecords::Refused {
         return Some(NO_RECORDS.into());
+    }
+    let is_left_out = |library: &LibraryStatus| library.verdict == LibraryVerdict::SingleStepped;
+    if !status.libraries.is_empty() && status.libraries.iter().all(is_left_out) {
+        return Some(LEFT_OUT.into());
     }
     // One: the state is known by its reason.
     obstacles.iter().find(|obstacle| obstacle.hides_all).map(Obstacle::sentence)
@@ -164,7 +174,9 @@ fn missing(status: &Status) -> Vec<String> {
         LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) | LibraryVerdict::OverLimit => {
             Some(format!("{} ({})", library.path.display(), library.verdict))
         }
-        LibraryVerdict::Attached | LibraryVerdict::NoSymbols => None,
+        LibraryVerdict::Attached | LibraryVerdict::NoSymbols | LibraryVerdict::SingleStepped => {
+            None
+        }
     });
     programs.chain(libraries).collect()
 }
@@ -175,7 +187,7 @@ mod tests {
     use crate::visibility::PID_NAMESPACE;
     use gpucause_probes::discovery::DiscoveryStatus;
     use gpucause_probes::feature::AttachMode;
-    use gpucause_probes::registry::{FileId, LibraryStatus, RegistryCounts};
+    use gpucause_probes::registry::{FileId, RegistryCounts};
     use gpucause_probes::verdict::ProgramStatus;
 
     fn status() -> Status {
@@ -187,6 +199,7 @@ mod tests {
             sites: 100,
             ops: 70,
             slow: Vec::new(),
+            left_out: Vec::new(),
             verdict: LibraryVerdict::Attached,
             gap: None,
             max_gap: None,
@@ -238,6 +251,14 @@ mod tests {
                 .reason,
             BY_CONFIGURATION
         );
+    }
+
+    #[test]
+    fn functions_that_get_no_probe_for_the_risk_of_it_leave_observation_partial() {
+        let left_out = evaluated(|status| status.libraries[0].left_out = vec!["cuInit".into()]);
+        assert_eq!(left_out, (State::Partial, None, LEFT_OUT.to_owned()));
+        let all = evaluated(|status| status.libraries[0].verdict = LibraryVerdict::SingleStepped);
+        assert_eq!(all, (State::Disabled, Some(0.0), LEFT_OUT.to_owned()));
     }
 
     #[test]

@@ -66,7 +66,7 @@ macro_rules! like_a_library_function {
 #[cfg(target_arch = "aarch64")]
 macro_rules! like_a_library_function {
     () => {
-        naked_asm!("nop", "mov w0, #0", "ret")
+        naked_asm!("b 2f", "2:", "mov w0, #0", "ret")
     };
 }
 
@@ -80,6 +80,11 @@ extern "C" fn probed(_kernel: usize) -> i32 {
 #[unsafe(naked)]
 extern "C" fn stepped(_kernel: usize) -> i32 {
     naked_asm!("xor eax, eax", "push rbp", "mov rbp, rsp", "pop rbp", "ret")
+}
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn stepped(_kernel: usize) -> i32 {
+    naked_asm!("mov w0, #0", "b 2f", "2:", "ret")
 }
 
 #[unsafe(naked)]
@@ -177,19 +182,18 @@ fn lookup_time(reader: &Reader, working_set: &[u8]) -> Result<Option<f64>, ReadE
     Ok((hits > 0).then(|| f64::from(after.0.saturating_sub(before.0)) / f64::from(hits)))
 }
 
-/// Measures the costs. The caller removes this process from the accounts and closes the links, which takes time.
+/// Measures the costs; that of a step only where `single_steps` are allowed. The caller removes this process from the accounts and closes the links, which takes time.
 pub(crate) fn hit_costs(
-    call_probes: &CallProbes,
+    (call_probes, single_steps): (&CallProbes, bool),
     modes: &mut LaunchModes,
     reader: &Reader,
 ) -> Result<(HitCosts, Vec<Link>), CalibrationError> {
     let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
     let mut links = Vec::new();
-    let probes = [
-        (file_offset(probed)?, cookie),
-        #[cfg(target_arch = "x86_64")]
-        (file_offset(stepped)?, cookie),
-    ];
+    let mut probes = vec![(file_offset(probed)?, cookie)];
+    if single_steps {
+        probes.push((file_offset(stepped)?, cookie));
+    }
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
     // Not of zeros, which would all be one page.
     let working_set = vec![1; WORKING_SET];
@@ -197,11 +201,7 @@ pub(crate) fn hit_costs(
     let timed = [cost(probed, &[]), cost(probed, &working_set)];
     modes.calibrate(Calibrate::Counted)?;
     let counted = [cost(probed, &[]), cost(probed, &working_set)];
-    #[cfg(target_arch = "x86_64")]
-    let with_step = cost(stepped, &working_set);
-    // There no first instruction is known to be single-stepped.
-    #[cfg(not(target_arch = "x86_64"))]
-    let with_step: Result<Nanos, CalibrationError> = Ok(Nanos(0));
+    let with_step = if single_steps { cost(stepped, &working_set) } else { Ok(Nanos(0)) };
     modes.calibrate(Calibrate::Lookup)?;
     let lookups = [lookup_time(reader, &[]), lookup_time(reader, &working_set)];
     modes.calibrate(Calibrate::Off)?;

@@ -109,6 +109,8 @@ pub struct LibraryImage {
     pub build_id: Option<String>,
     /// Functions to probe, ordered by offset, each offset once.
     pub sites: Vec<ProbeSite>,
+    /// Functions that get no probe, as the kernel would single-step each hit.
+    pub left_out: Vec<String>,
     /// Traced functions outside every executable segment.
     pub unplaced: usize,
     /// Traced symbols that point into another function: a probe there could hit the middle of an instruction.
@@ -121,6 +123,14 @@ impl LibraryImage {
     /// Sites where a hit is single-stepped: about ten times the cost.
     pub fn slow_sites(&self) -> impl Iterator<Item = &ProbeSite> {
         self.sites.iter().filter(|site| site.prologue == Prologue::SingleStepped)
+    }
+
+    /// Leaves out the functions where a hit would be single-stepped.
+    #[must_use]
+    pub fn without_single_steps(mut self) -> Self {
+        self.left_out.extend(self.slow_sites().map(|site| site.symbol.clone()).collect::<Vec<_>>());
+        self.sites.retain(|site| site.prologue != Prologue::SingleStepped);
+        self
     }
 }
 

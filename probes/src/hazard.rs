@@ -118,10 +118,10 @@ pub const HAZARDS: &[Hazard] = &[
     },
     Hazard {
         name: "uprobe_single_step",
-        severity: HazardSeverity::Warning,
+        severity: HazardSeverity::Note,
         harm: "on real processors, NVIDIA's Grace among them, a program can crash at a probed call: the kernel single-steps the \
                first instruction of most functions of CUDA, and goes on at a wrong address at times",
-        remedy: "set probe.enabled: false in the configuration where programs must not be put at risk",
+        remedy: "nothing is to be done: such functions get no probe unless probe.risky_single_steps is true, and their calls are then not counted",
         ranges: &[(Version(0, 0, 0), None)],
         only_on: Some(ARM64),
         source: "DataDog/datadog-agent#54053 and #54291; the cause is not known",

@@ -122,8 +122,10 @@ impl Probes {
         let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
         let sampler = Sampler::new(&programs, events);
-        let calibration =
-            options.calibrate.then(|| calibrate(&programs, &reader, &attacher, &mut modes));
+        let single_steps = !options.without_single_steps;
+        let calibration = options
+            .calibrate
+            .then(|| calibrate(&programs, &reader, (&attacher, single_steps), &mut modes));
         let (calibration, totals) = calibration.unwrap_or_default();
         let (measured, used_links) = calibration.unzip();
         let hit_costs = options.hit_cost.map(HitCosts::of).or(measured);
@@ -157,7 +159,8 @@ impl Probes {
         }
         let attacher_thread =
             std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
-                let mut registry = Registry::new(Limits::default(), attacher);
+                let limits = Limits { single_steps, ..Limits::default() };
+                let mut registry = Registry::new(limits, attacher);
                 discovery.run(&mut registry, &stopping, tasks);
                 registry.detach_all();
             })?;
@@ -275,7 +278,7 @@ impl Drop for Probes {
 fn calibrate(
     programs: &Programs,
     reader: &Reader,
-    call_probes: &CallProbes,
+    call_probes: (&CallProbes, bool),
     modes: &mut LaunchModes,
 ) -> (Option<(HitCosts, Vec<Link>)>, CallTotals) {
     if filtered_returns_kill() {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::elf::{LibraryImage, ProbeSite};
+use crate::elf::{ElfError, LibraryImage, ProbeSite};
 use crate::launch_control::groups::{FIRST_GROUP, GROUPS, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
@@ -191,22 +191,22 @@ impl<A: Attach> Registry<A> {
         let file = self.within_reach(located.open())?;
         // Taken before the file is read: a change meanwhile is detected at the next check.
         let version = FileVersion::of(&file.metadata().ok()?);
-        let image = match kind.read(&file) {
-            Ok(image) if image.sites.is_empty() => Err((Verdict::NoSymbols, image.build_id)),
+        let image = match self.read(kind, &file) {
+            Ok(image) if image.sites.is_empty() => Err((without_sites(&image), image)),
             Ok(image) if !self.is_below_limit(version.owner) => {
                 self.counts.over_limit += 1;
-                Err((Verdict::OverLimit, image.build_id))
+                Err((Verdict::OverLimit, image))
             }
             Ok(image) => Ok(image),
-            Err(error) => Err((Verdict::Broken(error.to_string()), None)),
+            Err(error) => Err((Verdict::Broken(error.to_string()), LibraryImage::default())),
         };
         if let Some(functions) = image.as_ref().ok().filter(|image| !image.misplaced.is_empty()) {
             let functions = &functions.misplaced;
             tracing::warn!(path = %path.display(), ?functions, "functions not probed: their symbols point into other functions");
         }
         match image {
-            Err((verdict, build_id)) => {
-                self.ignore(id, version, kind, Report { path, build_id, verdict });
+            Err((verdict, LibraryImage { build_id, left_out, .. })) => {
+                self.ignore(id, version, kind, Report { path, build_id, left_out, verdict });
             }
             Ok(image) => {
                 let state = Err(String::new());
@@ -229,6 +229,12 @@ impl<A: Attach> Registry<A> {
             }
         }
         Some(())
+    }
+
+    /// The functions of a file that may get probes.
+    fn read(&self, kind: Candidate, file: &File) -> Result<LibraryImage, ElfError> {
+        let image = kind.read(file)?;
+        Ok(if self.limits.single_steps { image } else { image.without_single_steps() })
     }
 
     /// Whether a file of this owner may get probes: no user can use up the limit.
@@ -363,7 +369,7 @@ impl<A: Attach> Registry<A> {
             self.counts.overwritten += 1;
             self.detach(&mut attached);
         }
-        let read = attached.kind.read(&attached.file);
+        let read = self.read(attached.kind, &attached.file);
         // A change of mode, owner or link count is no reason to detach.
         if !overwritten && read.as_ref().is_ok_and(|image| *image == attached.image) {
             attached.version = version;
@@ -371,13 +377,13 @@ impl<A: Attach> Registry<A> {
             return;
         }
         self.detach(&mut attached);
-        let verdict = match read {
+        let (verdict, left_out) = match read {
             Ok(image) if !image.sites.is_empty() => {
                 let attached = AttachedFile { version, image, ..attached };
                 return self.attach(id, attached, seen_at);
             }
-            Ok(_) => Verdict::NoSymbols,
-            Err(error) => Verdict::Broken(error.to_string()),
+            Ok(image) => (without_sites(&image), image.left_out),
+            Err(error) => (Verdict::Broken(error.to_string()), Vec::new()),
         };
         self.generation += 1;
         self.unwatch(id);
@@ -385,7 +391,7 @@ impl<A: Attach> Registry<A> {
             id,
             version,
             attached.kind,
-            Report { path: attached.path, build_id: None, verdict },
+            Report { path: attached.path, build_id: None, left_out, verdict },
         );
     }
 
@@ -447,6 +453,7 @@ impl<A: Attach> Registry<A> {
             sites: attached.image.sites.len(),
             ops: status::distinct_ops(&attached.image),
             slow: attached.image.slow_sites().map(|site| site.symbol.clone()).collect(),
+            left_out: attached.image.left_out.clone(),
             verdict: match &attached.state {
                 Ok(_) => Verdict::Attached,
                 Err(reason) => Verdict::Refused(reason.clone()),
@@ -467,6 +474,11 @@ impl<A: Attach> Registry<A> {
     pub fn generation(&self) -> u64 {
         self.generation
     }
+}
+
+/// Why a file without a function to probe has none.
+fn without_sites(image: &LibraryImage) -> Verdict {
+    if image.left_out.is_empty() { Verdict::NoSymbols } else { Verdict::SingleStepped }
 }
 
 fn monotonic_now() -> Option<Nanos> {

@@ -80,9 +80,18 @@ fn point_of(library: &LibraryStatus) -> Point {
             library.slow.join(", ")
         ));
     }
+    if !library.left_out.is_empty() {
+        detail.push_str("; not probed: ");
+        detail.push_str(&library.left_out.join(", "));
+    }
     let path = library.path.to_string_lossy();
     match library.verdict {
-        LibraryVerdict::Attached => Point::ok(path, detail),
+        LibraryVerdict::Attached if library.left_out.is_empty() => Point::ok(path, detail),
+        LibraryVerdict::Attached | LibraryVerdict::SingleStepped => {
+            Point::new(State::Disabled, path, detail).advise(
+                "a single step can crash a program on real arm64 processors; probe.risky_single_steps probes these functions all the same",
+            )
+        }
         LibraryVerdict::NoSymbols | LibraryVerdict::Broken(_) => {
             Point::new(State::Unsupported, path, detail)
         }

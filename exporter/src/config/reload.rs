@@ -31,6 +31,8 @@ pub struct Overrides {
     pub budget: Option<Budget>,
     /// `--probe.counting-limit`.
     pub counting_limit: Option<Budget>,
+    /// `--probe.risky-single-steps`.
+    pub risky_single_steps: bool,
     /// `--metrics.level`.
     pub level: Option<Level>,
     /// `--metrics.classic-buckets`.
@@ -52,6 +54,7 @@ impl Overrides {
         if let Some(limit) = self.counting_limit {
             config.probe.counting_limit = limit;
         }
+        config.probe.risky_single_steps |= self.risky_single_steps;
         if let Some(level) = self.level {
             config.metrics.level = level;
         }

@@ -23,6 +23,7 @@ pub(super) fn probe_states(status: &Status) -> Vec<ProbeState> {
             LibraryVerdict::Attached if library.slow.is_empty() => "attached",
             LibraryVerdict::Attached => "attached_slow",
             LibraryVerdict::NoSymbols => "unsupported",
+            LibraryVerdict::SingleStepped => "disabled",
             LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) => "broken",
             LibraryVerdict::OverLimit => "over_limit",
         },

@@ -81,6 +81,13 @@ pub(crate) fn cuda_library(build_id: &[u8]) -> Vec<u8> {
     library(&functions, &[0x55; 64], build_id)
 }
 
+/// The same functions, which start with an instruction that the kernel single-steps.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn stepped_library() -> Vec<u8> {
+    let functions = [function("cudaMalloc", 0), function("cudaFree", 16)];
+    library(&functions, &[0x48; 64], &[2])
+}
+
 /// A library without traced functions.
 pub(crate) fn plain_library() -> Vec<u8> {
     library(&[function("main", 0)], &[0x55; 64], &[1])

@@ -28,8 +28,8 @@ const NOPS: [&[u8]; 8] = [
 
 /// Bytes to skip before the probe, and the cost there. `code` is the start of the function.
 pub(super) fn of(code: &[u8]) -> (u64, Prologue) {
-    if !cfg!(target_arch = "x86_64") {
-        return (0, Prologue::Emulated);
+    if cfg!(target_arch = "aarch64") {
+        return (0, on_arm64(code));
     }
     let skipped = passive(code);
     // After an instruction that changes neither stack nor arguments a probe works as well, and is cheaper.
@@ -59,6 +59,67 @@ fn on_x86_64(code: &[u8]) -> Prologue {
         _ => NOPS.iter().any(|nop| code.starts_with(nop)),
     };
     if emulated { Prologue::Emulated } else { Prologue::SingleStepped }
+}
+
+/// Masks and values of the instructions that every kernel emulates: b and bl, b.cond, cbz and cbnz, tbz and tbnz, adr and adrp, and br, blr
+/// and ret. A no-op is among them as of Linux 6.13 only.
+const EMULATED_ON_ARM64: [(u32, u32); 6] = [
+    (0x7c00_0000, 0x1400_0000),
+    (0xff00_0010, 0x5400_0000),
+    (0x7e00_0000, 0x3400_0000),
+    (0x7e00_0000, 0x3600_0000),
+    (0x1f00_0000, 0x1000_0000),
+    (0xff9f_fc1f, 0xd61f_0000),
+];
+
+fn on_arm64(code: &[u8]) -> Prologue {
+    let first = code.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let is_emulated =
+        |first: u32| EMULATED_ON_ARM64.iter().any(|&(mask, value)| first & mask == value);
+    if first.is_some_and(is_emulated) { Prologue::Emulated } else { Prologue::SingleStepped }
+}
+
+#[cfg(test)]
+mod arm64 {
+    use super::*;
+
+    #[test]
+    fn branches_and_addresses_are_emulated() {
+        // b, bl, b.eq, cbz, cbnz, tbz, tbnz, adr, adrp, br, blr, ret.
+        for word in [
+            0x1400_0002_u32,
+            0x9400_0002,
+            0x5400_0040,
+            0xb400_0041,
+            0x3500_0041,
+            0x3608_0041,
+            0xb708_0041,
+            0x1000_0009,
+            0x9000_0009,
+            0xd61f_0200,
+            0xd63f_0100,
+            0xd65f_03c0,
+        ] {
+            assert_eq!(on_arm64(&word.to_le_bytes()), Prologue::Emulated, "{word:08x}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_single_stepped() {
+        // stp x29, x30, [sp, #-16]!; sub sp, sp, #32; bti c; paciasp; nop; ldr x0, label; mov w0, #0.
+        for word in [
+            0xa9bf_7bfd_u32,
+            0xd100_83ff,
+            0xd503_245f,
+            0xd503_233f,
+            0xd503_201f,
+            0x5800_0040,
+            0x5280_0000,
+        ] {
+            assert_eq!(on_arm64(&word.to_le_bytes()), Prologue::SingleStepped, "{word:08x}");
+        }
+        assert_eq!(on_arm64(&[0x02, 0x00, 0x00]), Prologue::SingleStepped);
+    }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -13,6 +13,7 @@ use super::{FileId, LibraryStatus, Verdict};
 pub(super) struct Report {
     pub(super) path: PathBuf,
     pub(super) build_id: Option<String>,
+    pub(super) left_out: Vec<String>,
     pub(super) verdict: Verdict,
 }
 
@@ -26,6 +27,7 @@ impl Report {
             sites: 0,
             ops: 0,
             slow: Vec::new(),
+            left_out: self.left_out.clone(),
             verdict: self.verdict.clone(),
             gap: None,
             max_gap: None,

@@ -18,11 +18,13 @@ pub struct Limits {
     pub of_one_owner: usize,
     /// Files remembered to have no traced functions.
     pub remembered: usize,
+    /// Whether functions get probes where a hit is single-stepped.
+    pub single_steps: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { attached: 512, of_one_owner: 256, remembered: 4096 }
+        Self { attached: 512, of_one_owner: 256, remembered: 4096, single_steps: true }
     }
 }
 
@@ -33,6 +35,8 @@ pub enum Verdict {
     Attached,
     /// No traced functions.
     NoSymbols,
+    /// A hit of any of its functions would be single-stepped, and those get no probes.
+    SingleStepped,
     /// Not readable as a library.
     Broken(String),
     /// Rejected by the kernel; retried after each scan.
@@ -46,6 +50,7 @@ impl fmt::Display for Verdict {
         match self {
             Self::Attached => f.write_str("attached"),
             Self::NoSymbols => f.write_str("no traced functions"),
+            Self::SingleStepped => f.write_str("no probes, as each hit would be single-stepped"),
             Self::Broken(reason) => write!(f, "broken: {reason}"),
             Self::Refused(reason) => write!(f, "refused: {reason}"),
             Self::OverLimit => f.write_str("too many libraries have probes already"),
@@ -70,6 +75,8 @@ pub struct LibraryStatus {
     pub ops: usize,
     /// Functions where a hit is single-stepped, which costs about ten times as much.
     pub slow: Vec<String>,
+    /// Functions that get no probe, as a hit would be single-stepped.
+    pub left_out: Vec<String>,
     /// Why it has probes or not.
     pub verdict: Verdict,
     /// Time from the mapping to the last attach, if the mapping was seen as an event: calls in it were missed.

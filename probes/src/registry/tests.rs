@@ -1,6 +1,8 @@
 //! The registry on real files with a pretended kernel.
 
 use super::*;
+#[cfg(target_arch = "x86_64")]
+use crate::elf::fixture::stepped_library;
 use crate::elf::fixture::{cuda_library, plain_library};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -287,6 +289,25 @@ fn a_library_that_another_process_maps_meanwhile_keeps_its_probes() {
     host.registry.collect_garbage(scan);
     assert!(!host.registry.has_abandoned(now + 2 * ABANDONED_GRACE));
     assert_eq!(host.log(), [ATTACH_0]);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn functions_that_would_be_single_stepped_get_no_probe_where_that_is_a_risk() {
+    let mut host = Host::new(Limits { single_steps: false, ..Limits::default() });
+    let library = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&library);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+    let stepped = host.write("libcuda.so.1", &stepped_library());
+    host.observe(&stepped);
+    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), Verdict::SingleStepped));
+    let of_it = |own: &LibraryStatus| own.path.ends_with("libcuda.so.1");
+    let status = host.registry.libraries().find(of_it).unwrap();
+    assert_eq!(
+        (status.sites, status.left_out),
+        (0, vec!["cudaMalloc".to_owned(), "cudaFree".to_owned()])
+    );
+    assert_eq!(host.log(), ["attach 0 cudaMalloc cudaFree"]);
 }
 
 #[test]
