@@ -1,4 +1,4 @@
-//! Whether a Prometheus scrapes this host and has the rules.
+//! Whether a Prometheus scrapes this host, has the rules, and knows how busy GPUs are.
 
 use std::collections::HashSet;
 use std::net::{ToSocketAddrs as _, UdpSocket};
@@ -23,6 +23,10 @@ pub(crate) const MAX_ANSWER: usize = 128 << 20;
 const RESOLVE: Duration = Duration::from_secs(5);
 /// Names of missing rules that a point lists.
 const MAX_NAMED: usize = 3;
+
+/// The utilization of GPUs by the names that rules know, and all metrics of the exporters that have it.
+const UTILIZATION: &str = r#"count({__name__=~"DCGM_FI_DEV_GPU_UTIL|DCGM_FI_DEV_GPU_UTIL_RATIO",UUID!=""} or nvidia_smi_utilization_gpu_ratio)"#;
+const OF_GPUS: &str = r#"count({__name__=~"DCGM_.+|nvidia_smi_.+"})"#;
 
 /// The files of rules, and the names in each.
 const FILES: &[(&str, &[&str])] = include!(concat!(env!("OUT_DIR"), "/rule_names.rs"));
@@ -76,7 +80,48 @@ pub(super) fn report(url: &PrometheusUrl, login: &PrometheusLogin, web: &WebArgs
         Ok(Rules { groups }) => rules(groups.into_iter().flat_map(|group| group.rules), url),
         Err(error) => Point::failed("prometheus rules", &error),
     };
-    vec![target, rules]
+    vec![target, rules, utilization(url, login)]
+}
+
+/// A question about series, and whether there are any.
+fn has(url: &PrometheusUrl, login: &PrometheusLogin, expression: &str) -> Result<bool, String> {
+    let client = url.client(login).map_err(|error| error.to_string())?;
+    let found = block_on(Prometheus::new(client).query(expression))
+        .map_err(|error| format!("{error:#}"))?
+        .map_err(|error| error.to_string())?;
+    Ok(!found.is_empty())
+}
+
+/// Whether there is a utilization that rules know.
+fn utilization(url: &PrometheusUrl, login: &PrometheusLogin) -> Point {
+    match has(url, login, UTILIZATION) {
+        Ok(true) => known_utilization(url, true, true),
+        Ok(false) => match has(url, login, OF_GPUS) {
+            Ok(others) => known_utilization(url, false, others),
+            Err(error) => Point::failed(SUBJECT_UTILIZATION, &error),
+        },
+        Err(error) => Point::failed(SUBJECT_UTILIZATION, &error),
+    }
+}
+
+const SUBJECT_UTILIZATION: &str = "prometheus utilization";
+
+fn known_utilization(url: &PrometheusUrl, is_known: bool, has_others: bool) -> Point {
+    if is_known {
+        let detail = format!("{url} has the utilization of GPUs");
+        return Point::ok(SUBJECT_UTILIZATION, detail);
+    }
+    let (state, what) = match has_others {
+        true => (
+            State::Failed,
+            "has metrics of GPUs, and none of them is a utilization that rules know",
+        ),
+        false => (State::Disabled, "has no metrics of GPUs"),
+    };
+    let detail = format!("{url} {what}: rules that compare it with launches never fire");
+    Point::new(state, SUBJECT_UTILIZATION, detail).advise(
+        "scrape dcgm-exporter with DCGM_FI_DEV_GPU_UTIL or DCGM_FI_DEV_GPU_UTIL_RATIO among its counters, or let this daemon read NVML",
+    )
 }
 
 /// The data of an answer of the API.
@@ -244,6 +289,16 @@ mod tests {
             assert!(point.detail.contains(what), "{point:?}");
             assert!(point.advice.as_ref().unwrap().contains(advice), "{point:?}");
         }
+    }
+
+    #[test]
+    fn a_prometheus_without_a_utilization_that_rules_know_says_what_to_scrape() {
+        let state = |known, others| known_utilization(&url(), known, others).state;
+        assert_eq!(state(true, true), State::Ok);
+        assert_eq!(state(false, false), State::Disabled);
+        assert_eq!(state(false, true), State::Failed);
+        let advice = known_utilization(&url(), false, true).advice.unwrap();
+        assert!(advice.contains("DCGM_FI_DEV_GPU_UTIL_RATIO"), "{advice}");
     }
 
     #[test]
