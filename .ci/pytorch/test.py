@@ -165,7 +165,8 @@ def evaluate(bed, name, begin, chains, result):
 def show(bed, name, pids, wanted, host):
     """What explains a failure."""
     print(f"{'':8}{name}: {host}", flush=True)
-    for chain in (chain for pid in pids for chain in bed.exporter.chains(pid) if chain["cause"] not in wanted):
+    is_surprise = lambda chain: chain["cause"] not in wanted or chain["severity"] != "low"
+    for chain in (chain for pid in pids for chain in bed.exporter.chains(pid) if is_surprise(chain)):
         print(f"{'':8}{name}: {chain['sentence']}", flush=True)
     return not host.is_quiet()
 
