@@ -284,6 +284,8 @@ impl ChainStore {
             if let Some(user) = &located.user {
                 *culprit = user.culprit_of(victim.pid).cloned();
                 entry.user = Some(user.clone());
+            } else if located.victim.is_some() && entry.user.take().is_some() {
+                *culprit = None;
             } else if let Some(culprit) = culprit {
                 if let Some(place) = &located.culprit {
                     culprit.place.clone_from(place);

@@ -7,7 +7,7 @@ use crate::process_details::cgroup_use::CgroupUse;
 use crate::process_details::threads::Usage;
 
 /// Part that is most.
-const MOST: f64 = 0.5;
+pub(super) const MOST: f64 = 0.5;
 /// Shorter times between two readings say little.
 const MIN_SPAN: Duration = Duration::from_millis(500);
 

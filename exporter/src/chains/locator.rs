@@ -10,7 +10,7 @@ use super::busy_threads::BusyThreads;
 use super::competition::Competition;
 use super::evaluated::Evaluated;
 use super::idle_cpus::IdleCpus;
-use super::limit_users::LimitUsers;
+use super::limit_users::{LimitUsers, MOST};
 use crate::process_details::place::Places;
 use crate::process_details::threads::Usage;
 
@@ -68,7 +68,7 @@ impl Locator {
             if matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) {
                 victim.on_one_cpu = self.is_on_one_cpu(chain, victim, observed, &mut read);
             }
-            own.user = self.limit_user(chain, victim, &mut read);
+            own.user = self.limit_user((chain, victim), observed, &mut read);
         }
         let online = self.places.online_cpus();
         let of_jobs = |own: &Culprit| own.feeds.is_some();
@@ -109,8 +109,17 @@ impl Locator {
     }
 
     /// Who uses most of what a limit of the victim's cgroup leaves, where that is the cause.
-    fn limit_user(&mut self, chain: &Chain, victim: &Place, read: &mut Read) -> Option<LimitUser> {
+    fn limit_user(
+        &mut self,
+        (chain, victim): (&Chain, &Place),
+        observed: &[Evaluated],
+        read: &mut Read,
+    ) -> Option<LimitUser> {
         if !matches!(chain.cause, Cause::NoisyCgroup | Cause::PageFault) {
+            return None;
+        }
+        // Files are read from a file system, and memory is not short.
+        if chain.evidence.get("file_share").is_some_and(|share| share >= MOST) {
             return None;
         }
         let is_cpu = chain.cause == Cause::NoisyCgroup;
@@ -124,7 +133,9 @@ impl Locator {
         let (comm, threads) =
             pool.map_or_else(|| (process.clone(), 0), |pool| (pool.name, pool.threads));
         let culprit = Culprit { pid, comm, place, ..Culprit::default() };
-        Some(LimitUser { culprit, process, threads, share })
+        let works_for = |own: &Evaluated| own.pid == pid && own.works_for == Some(chain.victim.pid);
+        let is_worker = observed.iter().any(works_for);
+        Some(LimitUser { culprit, process, threads, share, is_worker })
     }
 
     fn of(&mut self, chain: &Chain, read: &mut Read) -> Located {

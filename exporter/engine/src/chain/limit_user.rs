@@ -14,6 +14,8 @@ pub struct LimitUser {
     pub threads: usize,
     /// Its part of what the cgroup used lately, 0 to 1.
     pub share: f64,
+    /// Whether it prepares data for the victim.
+    pub is_worker: bool,
 }
 
 impl LimitUser {
@@ -51,13 +53,20 @@ impl LimitUser {
             Cause::NoisyCgroup if *threads > 0 => Some(format!(
                 "Have {process} use fewer threads (OMP_NUM_THREADS, torch.set_num_threads), or {raise}"
             )),
+            Cause::NoisyCgroup if self.is_worker => Some(format!(
+                "Have its workers do less: fewer of them, or cheaper transforms; or {raise}"
+            )),
             Cause::NoisyCgroup if culprit.pid != victim => {
                 Some(format!("Move {process} out of the cgroup, or {raise}"))
             }
-            Cause::PageFault => Some(format!(
-                "Have {process} drop what it has read and written (posix_fadvise, O_DIRECT), run it in a cgroup of its own, or raise \
-                 memory.max of the cgroup (the memory limit of the container)."
-            )),
+            Cause::PageFault => {
+                let apart =
+                    if culprit.pid == victim { "" } else { " run it in a cgroup of its own," };
+                Some(format!(
+                    "Have {process} drop what it has read and written (posix_fadvise, O_DIRECT),{apart} or raise memory.max of the \
+                     cgroup (the memory limit of the container)."
+                ))
+            }
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{LockKind, Reason};
 
 use super::Rule;
-use super::share::{best, lost, lost_part};
+use super::share::{MOST, best, lost, lost_part};
 use crate::chain::{Cause, Culprit, Step};
 use crate::context::Context;
 use crate::delta::ThreadDelta;
@@ -46,13 +46,15 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let of_kind = |wait: &&Wait| time_like(&waits, wait, |own| own.lock);
     let kind = waits.iter().max_by_key(of_kind).and_then(|wait| wait.lock);
     let by_holder = |wait: &Wait| time_like(&waits, wait, |own| (own.on, own.tgid, own.holder));
-    let holders = waits.iter().filter(|wait| wait.tgid.is_some());
+    let holders = waits.iter().filter(|wait| wait.tgid.is_some() && wait.lock == kind);
     let holder = holders.max_by_key(|wait| by_holder(wait));
-    let held = holder.map_or(Nanos(0), by_holder);
-    let evidence = share
-        .evidence()
-        .with("holder_share", ratio(held, all))
-        .with("holder_seconds", held.min(share.time).as_secs_f64());
+    let holder = holder.filter(|wait| ratio(by_holder(wait), all) >= MOST);
+    let mut evidence = share.evidence();
+    if let Some(held) = holder.map(by_holder) {
+        evidence = evidence
+            .with("holder_share", ratio(held, all))
+            .with("holder_seconds", held.min(share.time).as_secs_f64());
+    }
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let culprit = holder.and_then(|wait| {
         let tid = wait.holder.map(|tid| tid.0);
@@ -61,12 +63,13 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let name = match &culprit {
         Some(Culprit { comm, tid: Some(tid), .. }) => format!("{comm} (thread {tid})"),
         Some(culprit) => format!("{} (pid {})", culprit.comm, culprit.pid),
-        None => "another task".to_owned(),
+        None => "others".to_owned(),
     };
     let lock = kind.map_or("a lock of the kernel", LockKind::describe);
+    let is_own = culprit.as_ref().is_none_or(|culprit| culprit.pid == process.now.tgid.0);
     let sentence = "Waiting for {lock}, held by {holder}, took {taken_share|percent} of the last {window_seconds|seconds} of \
-                    {comm} and explains {explained_share|percent} of its {effect}; {holder} had it for \
-                    {holder_seconds|seconds} of that[ in {calls}].";
+                    {comm} and explains {explained_share|percent} of its {effect}[; {holder} had it for \
+                    {holder_seconds|seconds} of that][ in {calls}].";
     Some(Detection {
         culprit,
         path: vec![
@@ -80,13 +83,18 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         ],
         sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name), ("lock", lock)])
             .and("calls", share.effect.effect.slow_calls()),
-        fix: fix(kind, &name),
+        fix: fix(kind, &name, is_own),
         ..share.detection(cause, (index, process), claim, evidence)
     })
 }
 
-fn fix(kind: Option<LockKind>, holder: &str) -> String {
+fn fix(kind: Option<LockKind>, holder: &str, is_own: bool) -> String {
     match kind {
+        Some(LockKind::AddressSpace) if !is_own => {
+            format!(
+                "Find why {holder} reads or changes the memory of this process, and let it do so more rarely."
+            )
+        }
         Some(LockKind::AddressSpace) => format!(
             "All threads of a process wait for each other in mmap, munmap, madvise and page faults. Map, fill and unmap large memory in \
              another process, or once and keep it; let {holder} do it in smaller parts, and reuse buffers where the GPU is fed."

@@ -8,7 +8,7 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use super::Rule;
-use super::share::{best, lost, lost_part};
+use super::share::{MOST, best, lost, lost_part};
 use crate::chain::{Cause, Culprit, Step};
 use crate::context::{Context, waits_in};
 use crate::delta::{Delta, ThreadDelta};
@@ -62,17 +62,17 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let all = total(waits.iter().map(|wait| wait.total));
     let holders = waits.iter().filter(|wait| wait.tgid.is_some() && wait.held.0 > 0);
     let holder = holders.max_by_key(|wait| wait.held);
+    let holder = holder.filter(|wait| ratio(wait.total, all) >= MOST);
     let mut evidence = share.evidence();
     if behind.0 > 0 {
         evidence = evidence.with("behind_seconds", behind.as_secs_f64());
     }
-    let evidence = evidence
-        .with("held_seconds", share.time.as_secs_f64())
-        .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
-        .with(
-            "holder_seconds",
-            holder.map_or(0.0, |wait| wait.total.min(share.time).as_secs_f64()),
-        );
+    evidence = evidence.with("held_seconds", share.time.as_secs_f64());
+    if let Some(holder) = holder {
+        evidence = evidence
+            .with("holder_share", ratio(holder.total, all))
+            .with("holder_seconds", holder.total.min(share.time).as_secs_f64());
+    }
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let culprit = holder.and_then(|wait| {
         let tid = wait.holder.map(|tid| tid.0);
@@ -81,11 +81,11 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let name = match &culprit {
         Some(Culprit { comm, tid: Some(tid), .. }) => format!("{comm} (thread {tid})"),
         Some(culprit) => culprit.comm.clone(),
-        None => "another thread".to_owned(),
+        None => "other threads".to_owned(),
     };
     let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
-                    {comm} and explains {explained_share|percent} of its {effect}[, {behind_seconds|seconds} of it behind another thread]; {holder} ended {holder_seconds|seconds} of \
-                    the waits[ in {calls}].";
+                    {comm} and explains {explained_share|percent} of its {effect}[, {behind_seconds|seconds} of it behind another thread][; {holder} ended {holder_seconds|seconds} of \
+                    the waits][ in {calls}].";
     Some(Detection {
         culprit,
         path: vec![

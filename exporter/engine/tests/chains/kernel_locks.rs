@@ -1,11 +1,12 @@
 //! Waits for locks of the kernel.
 
 use gpucause_abi::Tid;
+use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{LockKind, Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Severity};
 
 use crate::host::{Host, lost};
-use crate::process::{KERNEL, MS, Process, Task, US};
+use crate::process::{KERNEL, MS, Process, Task, US, comm};
 use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 /// Makes all waits so far for locks of the kernel ones for this, held by this thread.
@@ -60,8 +61,29 @@ fn a_lock_whose_holder_is_not_known_has_no_culprit_and_is_lost_all_the_same() {
     let host = contended(LockKind::Mutex, KERNEL, None);
     let chain = host.only(Cause::KernelLock);
     assert!(chain.culprit.is_none() && chain.losses.is_empty(), "{chain:?}");
-    said(chain, &["a mutex of the kernel", "held by another task"]);
+    said(chain, &["a mutex of the kernel", "held by others,"]);
     lost(chain, u64::from(FAULT_WINDOWS) * 700 * MS);
+}
+
+#[test]
+fn the_holder_is_one_of_the_lock_that_is_named() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        for thread in ["loader-0", "loader-1", "loader-2"] {
+            let own = Task(thread, 100, Relation::Thread);
+            train.waits(Reason::KernelLock, own, 200 * MS, 200 * MS);
+        }
+        held(train, LockKind::AddressSpace, Some(117));
+        train.waits(Reason::KernelLock, Task("rsync", 900, Relation::Other), 300 * MS, 300 * MS);
+        let of_rsync = |wait: &&mut Wait| wait.on == comm("rsync");
+        for wait in train.now.waits.iter_mut().filter(of_rsync) {
+            (wait.lock, wait.holder) = (Some(LockKind::Inode), None);
+        }
+    });
+    let chain = host.only(Cause::KernelLock);
+    said(chain, &["mmap_lock", "held by others,"]);
+    assert_eq!(chain.culprit, None);
 }
 
 #[test]

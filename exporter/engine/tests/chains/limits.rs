@@ -1,7 +1,7 @@
 //! Who uses what a limit of the victim's cgroup leaves.
 
 use gpucause_abi::state::{Phase, Reason};
-use gpucause_engine::chain::{Cause, Culprit, LimitUser};
+use gpucause_engine::chain::{Cause, Culprit, LimitUser, Place};
 
 use crate::host::Host;
 use crate::process::MS;
@@ -9,7 +9,7 @@ use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 fn user(pid: u32, comm: &str, process: &str, threads: usize) -> LimitUser {
     let culprit = Culprit { pid, comm: comm.into(), ..Culprit::default() };
-    LimitUser { culprit, process: process.into(), threads, share: 0.8 }
+    LimitUser { culprit, process: process.into(), threads, share: 0.8, is_worker: false }
 }
 
 /// The sentence and the fix of the only chain, with its culprit, once this is known.
@@ -39,6 +39,13 @@ fn a_neighbour_in_the_cgroup_that_uses_up_its_cpu_limit_is_named() {
     assert!(sentence.contains(clause), "{sentence}");
     assert!(fix.starts_with("Move indexer out of the cgroup, or raise cpu.max "), "{fix}");
     assert_eq!(culprit, Some((700, "indexer".into())));
+}
+
+#[test]
+fn a_worker_that_uses_up_the_cpu_limit_is_not_to_be_moved() {
+    let worker = LimitUser { is_worker: true, ..user(700, "pt_data_worker", "pt_data_worker", 0) };
+    let (_, fix, _) = named(scenarios::throttled(), Cause::NoisyCgroup, worker);
+    assert!(fix.starts_with("Have its workers do less"), "{fix}");
 }
 
 #[test]
@@ -78,4 +85,9 @@ fn who_uses_the_limit_stays_named_in_later_windows() {
     let chain = host.only(Cause::NoisyCgroup);
     assert!(chain.sentence.contains(" indexer (PID 700) had "), "{}", chain.sentence);
     assert_eq!(chain.culprit.as_ref().map(|own| own.pid), Some(700));
+    host.limit_user = None;
+    host.set_places([(100, Place::default())]);
+    let chain = host.only(Cause::NoisyCgroup);
+    assert!(!chain.sentence.contains("indexer"), "it has ended: {}", chain.sentence);
+    assert_eq!(chain.culprit, None);
 }
