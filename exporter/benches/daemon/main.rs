@@ -1,5 +1,5 @@
 //! What the daemon takes of its host, beside the bounds that it must keep: CPU time while calls are counted and nobody
-//! scrapes, the time of a scrape and the memory with many processes under observation, and what probes take of a program with
+//! scrapes, the time of a scrape and the memory with many processes under observation, alone and as a container counts it, and what probes take of a program with
 //! and without a budget. Run with `make bench`.
 //!
 //! The daemon is the real program in a process of its own; the calls are those of stand-in workloads.
@@ -13,6 +13,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod budget;
+mod container;
 #[path = "../../tests/fixture/exporter.rs"]
 #[allow(dead_code, reason = "made for tests, which need more of it")]
 mod exporter;
@@ -116,6 +117,8 @@ const FORMATS: [(&str, &str); 6] = [
 fn main() {
     idle();
     CROWDS.iter().for_each(scraped);
+    println!();
+    container::run();
     println!();
     budget::run();
 }
