@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::Tgid;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::mapped::{Mapping, all_processes, candidate, executable_mappings};
 use crate::mmap_events::MmapEvents;
@@ -88,6 +89,11 @@ impl Default for Discovery {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What this thread has had of CPUs.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Discovery {
@@ -212,10 +218,11 @@ impl Discovery {
                 is_due |= registry.has_abandoned(now) && now >= soonest_scan;
             }
             if is_due {
+                let before = cpu_time();
                 self.scan(registry);
                 let pause = if self.watch.is_some() { SCAN_EVERY } else { SCAN_OFTEN };
-                // Bounds the CPU share of slow scans.
-                soonest_scan = Instant::now() + self.status.last_scan * 20;
+                // Bounds the CPU share of slow scans. One that others slowed down took no more of a CPU.
+                soonest_scan = Instant::now() + cpu_time().saturating_sub(before) * 20;
                 next_scan = soonest_scan.max(Instant::now() + pause);
                 next_recheck = Instant::now() + RECHECK_EVERY;
             } else if Instant::now() >= next_recheck {

@@ -258,7 +258,10 @@ fn dcgm_is_reachable_or_not() {
 fn a_prometheus_is_asked_for_this_host_and_the_rules() {
     let target = r#"{"status":"success","data":{"activeTargets":[{"scrapeUrl":"http://127.0.0.1:19400/metrics","health":"up","lastError":""}]}}"#;
     let rules = r#"{"status":"success","data":{"groups":[{"name":"a","rules":[{"name":"GpucauseExporterDown","health":"ok","type":"alerting"}]}]}}"#;
-    let bodies = vec![("/api/v1/targets", target.to_owned()), ("/api/v1/rules", rules.to_owned())];
+    let busy = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"8"]}]}}"#;
+    let bodies = [("targets", target), ("rules", rules), ("query", busy)];
+    let bodies = bodies.map(|(name, body)| (&*format!("/api/v1/{name}").leak(), body.to_owned()));
+    let bodies = bodies.to_vec();
     let url = format!("http://{}", server(bodies.leak()));
     let ask = |address: &str| {
         let listen = format!("--web.listen-address={address}");
@@ -266,7 +269,7 @@ fn a_prometheus_is_asked_for_this_host_and_the_rules() {
     };
     let found = ask("127.0.0.1:19400");
     let states: Vec<_> = found.iter().map(|point| point["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["ok", "failed"], "{found:?}");
+    assert_eq!(states, ["ok", "failed", "ok"], "{found:?}");
     assert!(found[1]["detail"].as_str().unwrap().contains("alerts/exporter.yaml ("), "{found:?}");
     let other = ask("127.0.0.1:19401");
     assert_eq!(other[0]["state"], "failed", "{other:?}");

@@ -148,7 +148,8 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
     let process = blocked("--kind polled --each 8ms --count 100")?;
     let (of_holder, of_all) = waited(&process, &[Reason::Lock, Reason::Futex], "lock-holder");
     ensure!(of_holder * 100 >= of_all * 97, "{of_holder} of {of_all} ns: {:?}", process.waits);
-    ensure!(of_holder >= 700_000_000, "{of_holder} ns: {:?}", process.waits);
+    // Less than it was held, where another program is in the way.
+    ensure!(of_holder >= 300_000_000, "{of_holder} ns: {:?}", process.waits);
     let lost = off(&process.dispatcher_time, Reason::Lock);
     ensure!(lost * 100 >= of_all * 95, "{lost} ns are a lock's: {:?}", process.waits);
     let is_lock = |wait: &&Wait| wait.reason == Reason::Lock && wait.on.to_text() == "lock-holder";
