@@ -68,9 +68,10 @@ VERIFIED_ONCE int name_current(struct other_task *other, __u32 own_tgid, __u32 p
 	return 0;
 }
 
-/* What the system call can wake that a task is in. */
-static __always_inline __u32 wakes_of(struct task_struct *task)
+/* What the system call can wake that the running task is in. */
+VERIFIED_ONCE int wakes_of_current(void)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	long number = syscall_number((struct pt_regs *)bpf_task_pt_regs(task));
 
 	/* Its registers are zeros, as in a system call. */
@@ -101,7 +102,7 @@ static __noinline void note_waker(struct thread *thread)
 
 	if (thread->contended && thread->wakes)
 		return;
-	thread->wakes = thread->contended ? HOLDS_LOCK : wakes_of(waker);
+	thread->wakes = thread->contended ? HOLDS_LOCK : wakes_of_current();
 	if (thread->wakes == MAKES_ROOM)
 		thread->wakes = thread->waits_for & WAITS_LOCALLY ? WAKES_FD | MAKES_ROOM : 0;
 	else if (thread->wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))

@@ -106,8 +106,12 @@ static __always_inline bool is_suspended(__u32 reason)
 }
 
 /* Whether the running task is where it began to contend: an end may be missed, as by a program that interrupts another run of it. */
-static __noinline bool still_contends(struct thread *thread, struct task_struct *task)
+VERIFIED_ONCE int still_contends(struct thread *thread)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (!thread)
+		return false;
 	if (thread->contended_ip == user_ip((struct pt_regs *)bpf_task_pt_regs(task)))
 		return true;
 	thread->contended = 0;

@@ -71,7 +71,7 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 		return 0;
 	thread = thread_of(current);
 	/* The timer of a wait that times out may have interrupted it instead. */
-	if (!thread || !thread->retried_ns || !(wakes_of(current) & WAKES_FUTEX) ||
+	if (!thread || !thread->retried_ns || !(wakes_of_current() & WAKES_FUTEX) ||
 	    holder->polled != thread->retried_lock)
 		return 0;
 	/* One that never took the lock had none to release. */

@@ -195,16 +195,20 @@ static __always_inline bool waits_for_lock(__u64 command)
 }
 
 /* The system call of a wait that has no reason of its own. */
-static __noinline void note_syscall(struct thread *thread, struct task_struct *task)
+VERIFIED_ONCE int note_syscall(struct thread *thread)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	const struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
 
+	if (!thread)
+		return 0;
 	thread->blocked_on = number + 1;
 	if (number != SYSCALL_FLOCK && (number != SYSCALL_FCNTL || !waits_for_lock(second_argument(regs))))
-		return;
+		return 0;
 	thread->waits_for |= WAITS_FOR_FILE_LOCK;
 	thread->blocked_by = file_lock_owner(task, first_argument(regs), number == SYSCALL_FLOCK);
+	return 0;
 }
 
 /* Why the running task blocks, in its record. */
@@ -217,11 +221,11 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	thread->waits_for = 0;
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
-	if (thread->contended && still_contends(thread, task))
+	if (thread->contended && still_contends(thread))
 		note_kernel_lock(thread, task);
 	else if (thread->off_reason == REASON_FUTEX)
 		note_futex(thread, task, now);
 	else if (thread->off_reason == REASON_OTHER)
-		note_syscall(thread, task);
+		note_syscall(thread);
 	return 0;
 }
