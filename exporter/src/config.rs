@@ -81,8 +81,8 @@ pub struct ProbeSettings {
     pub budget: Budget,
     /// Share that they may take while they only count calls; above it a process is partly observed.
     pub counting_limit: Budget,
-    /// Whether functions get probes on arm64 whose first instruction the kernel must single-step: real processors go on at a wrong address
-    /// at times. Read at start.
+    /// On arm64, functions get probes also where the kernel must single-step their first instruction: real processors go on at a wrong
+    /// address at times. Read at start.
     pub risky_single_steps: bool,
 }
 
@@ -94,7 +94,7 @@ impl Default for ProbeSettings {
 }
 
 impl ProbeSettings {
-    /// Whether functions are left out whose first instruction is single-stepped: elsewhere that is slow, and no risk.
+    /// Single-stepped functions get no probe. On x86-64 a step is slow, and no risk.
     pub(crate) const fn leaves_single_steps_out(&self) -> bool {
         cfg!(target_arch = "aarch64") && !self.risky_single_steps
     }

@@ -1,4 +1,4 @@
-//! What a container's memory limit counts of the daemon: its own memory, and the maps of its kernel programs.
+//! The daemon's memory as a container's limit counts it: its own, and the maps of its kernel programs.
 
 use crate::exporter::Exporter;
 use crate::measure::memory;
@@ -27,7 +27,7 @@ impl MemoryGroup {
         Self(path)
     }
 
-    /// What `start` starts belongs to this group.
+    /// Processes that `start` starts belong to this group.
     fn within<T>(&self, start: impl FnOnce() -> T) -> T {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();

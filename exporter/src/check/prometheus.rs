@@ -1,4 +1,4 @@
-//! Whether a Prometheus scrapes this host, has the rules, and knows how busy GPUs are.
+//! A Prometheus must scrape this host, have the rules, and know how busy GPUs are.
 
 use std::collections::HashSet;
 use std::net::{ToSocketAddrs as _, UdpSocket};
@@ -92,7 +92,7 @@ fn has(url: &PrometheusUrl, login: &PrometheusLogin, expression: &str) -> Result
     Ok(!found.is_empty())
 }
 
-/// Whether there is a utilization that rules know.
+/// A point about the utilization of GPUs.
 fn utilization(url: &PrometheusUrl, login: &PrometheusLogin) -> Point {
     match has(url, login, UTILIZATION) {
         Ok(true) => known_utilization(url, true, true),

@@ -14,7 +14,7 @@ pub struct LimitUser {
     pub threads: usize,
     /// Its part of what the cgroup used lately, 0 to 1.
     pub share: f64,
-    /// Whether it prepares data for the victim.
+    /// It prepares data for the victim.
     pub is_worker: bool,
 }
 

@@ -231,25 +231,6 @@ fn a_process_that_launched_more_before_is_graded_by_what_it_lost() {
 }
 
 #[test]
-fn a_cpu_that_becomes_slower_as_a_whole_makes_it_no_worse() {
-    let mut host = Host::training();
-    host.run(20, |train| {
-        train.on(100).rests(Phase::Sync, GPU).launches(30_000, 5 * US).pauses(30_000, 20 * US);
-    });
-    host.processes[0].on(100).rests(Phase::Host, State::Running);
-    let slower = |launch| {
-        move |train: &mut Process| {
-            train.launches(20_000, launch).pauses(20_000, 100 * US - launch);
-        }
-    };
-    host.run(20, slower(7_500));
-    assert_eq!(host.only(Cause::HostCode).severity, Severity::Low);
-    // Each launch takes as long as before, so that the code takes longer.
-    host.run(8, slower(5 * US));
-    assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
-}
-
-#[test]
 fn launches_that_others_make_fewer_do_not_make_it_worse() {
     let mut host = Host::training();
     host.run(20, slow_data_set);
