@@ -3,7 +3,7 @@
 
 Their launches are counted exactly, by CUPTI's count of a PyTorch training and by what Triton, CuPy and JAX programs did. Each fault of a
 program is named, and healthy ones have no chain. What the probes cost a training is printed.
-Needs root, a GPU, and a `python3` with PyTorch, Triton, CuPy and JAX; takes five minutes.
+Needs root, a GPU, and a `python3` with PyTorch, Triton, CuPy and JAX; takes six minutes.
 """
 
 import os
@@ -25,7 +25,7 @@ from started import Started, check, failed
 STEPS = 1000
 # Healthy programs run for so long, and are observed for so long after that.
 HEALTHY_SECONDS, AFTER = 60, 10
-# Those that a GPU of one process runs, without the stand-in NCCL and the one that nothing but itself limits.
+# Those that a GPU of one process runs, without the stand-in NCCL; the one that nothing but itself limits is for itself.
 HEALTHY = [program.__name__ for program in PROGRAMS if program.__name__ not in ("two_ranks", "two_devices", "launch_bound")]
 # A cause is found after three evaluations of 1.5 s in which a program loads nothing more, and launches of the fastest are sampled by then.
 FAULT_SECONDS = 16
@@ -96,11 +96,11 @@ def healthy(exporter):
     for observer in observers:
         observer.join()
     for program, own in lost.items():
-        shares, found = list(own.end()), exporter.severities(program.pid)
+        shares, found = list(own.phases()), exporter.severities(program.pid)
         check(exporter.launches(program.pid) > 0, f"{program.name}: its launches are observed")
-        most = max(share for _, share, _ in shares)
+        most = max(share for _, share in shares)
         check(most < MOST_LOST, f"{program.name}: less than {MOST_LOST:.0%} is lost in each phase: {shown(shares)}")
-        check(not found, f"{program.name}: nothing is wrong with it: {found or 'no chain'}")
+        check(not found, f"{program.name}: nothing is wrong with it: {found or 'no chain'} {sentences(exporter, program, but=None)}")
         program.end()
 
 
@@ -119,12 +119,30 @@ def faults(exporter):
             found, wanted = exporter.severities(program.pid), FAULTS[program.name]
             check(found.get(wanted, "low") != "low", f"{program.name}: {wanted} is found: {found}")
             is_right = wanted == "lock_wait" or "lock_wait" not in found
-            check(is_right, f"{program.name}: threads that wait for each other hold no lock")
+            check(is_right, f"{program.name}: threads that wait for each other hold no lock: {sentences(exporter, program, but=wanted)}")
     finally:
         for hog in hogs:
             hog.kill()
         for program in programs:
             program.end()
+
+
+def sentences(exporter, program, but):
+    """What else is said of a program."""
+    return [chain["sentence"] for chain in exporter.chains(program.pid) if chain["cause"] != but]
+
+
+def launch_bound(exporter):
+    """Its own code limits it, which is worth knowing and no more."""
+    program = Started("launch_bound", HEALTHY_SECONDS)
+    if not check(program.warm(), f"{program.name} starts"):
+        program.end()
+        return
+    program.go()
+    program.result()
+    found, wanted = exporter.severities(program.pid), {"host_code": "low"}
+    check(found == wanted, f"{program.name}: {wanted}: found {found or 'no chain'}")
+    program.end()
 
 
 def cost(exporter):
@@ -152,6 +170,7 @@ def main():
             counts(exporter, name, STEPS)
         healthy(exporter)
         faults(exporter)
+        launch_bound(exporter)
         cost(exporter)
     finally:
         exporter.end()

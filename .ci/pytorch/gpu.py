@@ -44,7 +44,8 @@ def host_seconds(step, times=8):
 
 
 def limit(step, grow=None, factor=FACTOR):
-    """Makes the GPU the limit of a program: the simulated one by its speed, a real one by `grow`, which doubles the work of a step."""
+    """Makes the GPU the limit of a program: the simulated one by its speed, a real one by `grow`, which doubles the work of a step; a real
+    one needs a step that does not wait for it."""
     import torch
 
     driver = stand_in()

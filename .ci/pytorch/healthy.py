@@ -126,7 +126,7 @@ def mixed(run):
     from training import Training
 
     training = Training()
-    gpu.limit(training.waiting_step, training.grow)
+    gpu.limit(training.step, training.grow)
     run.ready()
     run.phase("train")
     run.repeat(training.waiting_step, run.seconds * 0.3)
@@ -151,7 +151,7 @@ def requests(run):
     from training import Training
 
     training, arrived, generator = Training(), queue.Queue(), random.Random(0)
-    gpu.limit(lambda: training.infer(training.data), training.grow)
+    gpu.limit(lambda: training.predict(training.data), training.grow)
     batch = torch.randn(8, 128, 256).pin_memory()
     run.ready()
     run.phase("serve")

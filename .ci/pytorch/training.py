@@ -48,6 +48,10 @@ class Training:
     def grow(self):
         self.data = torch.cat([self.data, self.data])
 
-    def infer(self, data):
+    def predict(self, data):
         with torch.no_grad():
-            return self.model(data).cpu()
+            return self.model(data)
+
+    def infer(self, data):
+        """With a wait for the GPU."""
+        return self.predict(data).cpu()
