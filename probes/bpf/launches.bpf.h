@@ -296,6 +296,18 @@ VERIFIED_ONCE int end_gap(struct thread *thread)
 	return 0;
 }
 
+/* Whether this call of one in so many is timed. At random: programs repeat themselves, and a stride that divides their period
+ * would always meet the same call. */
+static __always_inline bool is_timed(__u32 *left, __u32 every)
+{
+	if (*left && *left < 2 * every) {
+		--*left;
+		return false;
+	}
+	*left = bpf_get_prandom_u32() % (2 * every - 1);
+	return true;
+}
+
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
  * may load their kernel. */
 VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
@@ -312,12 +324,9 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
-	if ((every && thread->untimed_in_a_row + 1 >= every) ||
-	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
-		thread->untimed_in_a_row = 0;
+	if ((every && is_timed(&thread->untimed_left, every)) ||
+	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id)))
 		return false;
-	}
-	thread->untimed_in_a_row++;
 	leave_at_entry(thread, info->load);
 	count_launch(thread);
 	if (kernel) {
@@ -340,10 +349,8 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 
 	if (!thread)
 		return false;
-	if (++thread->asyncs_in_a_row >= ASYNC_ONE_IN) {
-		thread->asyncs_in_a_row = 0;
+	if (is_timed(&thread->asyncs_left, ASYNC_ONE_IN))
 		return false;
-	}
 	leave_at_entry(thread, LOAD_ASYNC);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);
 	if (!info->role)

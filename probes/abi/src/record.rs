@@ -276,10 +276,9 @@ records! {
         modes: u32,
         /// How launches of its process are observed.
         mode: LaunchModeRecord,
-        /// Launches since the last that was timed.
-        untimed_in_a_row: u32,
-        /// Asynchronous calls since the last that was timed.
-        asyncs_in_a_row: u32,
+        /// Launches until the next that is timed, and asynchronous calls until theirs.
+        untimed_left: u32,
+        asyncs_left: u32,
         /// Hits of call probes, and those left at entry that are not reported yet. Overflow.
         hits: u32,
         left: u32,

@@ -1,12 +1,13 @@
 //! What is counted of a process over the budget: each call once and with its bytes, through whatever library it goes.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::Nanos;
+use gpucause_abi::hist::slot_of;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
 use gpucause_probes::Options;
@@ -18,9 +19,22 @@ use crate::workload::{StandIns, number, op};
 
 /// Launches by a program without our stand-ins, and more than some batches of the programs.
 const LAUNCHES: u64 = 3_000;
+/// So many times as many are a sample.
+const BATCHES: u64 = 20;
 
 /// A driver, whose function begins as NVIDIA's do.
 const DRIVER: &str = "unsigned cuLaunchKernel(unsigned long kernel) { return kernel == 0; }";
+/// One whose every 64th call takes longer.
+const PERIODIC_DRIVER: &str = r#"
+unsigned cuLaunchKernel(unsigned long kernel)
+{
+	static unsigned calls;
+	volatile unsigned left = ++calls % 64 == 0 ? 50000 : 0;
+	while (left)
+		left--;
+	return kernel == 0;
+}
+"#;
 /// One whose function begins with an instruction that the kernel single-steps.
 #[cfg(target_arch = "x86_64")]
 const STEPPED_DRIVER: &str = r#"
@@ -41,7 +55,7 @@ unsigned cuLaunchKernel(unsigned long kernel)
 	return result;
 }
 "#;
-/// Calls the function of a library so many times after a line of input, and lives on until its input ends.
+/// Calls the function of a library so many times after each line of input.
 const PROGRAM: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -51,13 +65,12 @@ int main(int count, char **arguments)
 	unsigned (*launch)(unsigned long) = (unsigned (*)(unsigned long))dlsym(dlopen(arguments[1], RTLD_NOW), "cuLaunchKernel");
 	puts("ready");
 	fflush(stdout);
-	getchar();
-	for (long left = atol(arguments[2]); left > 0; left--)
-		launch(0x5eed);
-	puts("done");
-	fflush(stdout);
-	while (getchar() != EOF)
-		;
+	while (getchar() != EOF) {
+		for (long left = atol(arguments[2]); left > 0; left--)
+			launch(0x5eed);
+		puts("done");
+		fflush(stdout);
+	}
 	return 0;
 }
 "#;
@@ -85,16 +98,20 @@ fn compile(source: &str, output: &Path, options: &[&str]) -> Result<()> {
 }
 
 /// A program that is killed when dropped.
-struct Launcher(Child);
+struct Launcher {
+    child: Child,
+    answers: Lines<BufReader<ChildStdout>>,
+}
 
 impl Launcher {
     fn start(dir: &Path, library: &Path) -> Result<Self> {
-        let child = Command::new(dir.join("program"))
+        let mut child = Command::new(dir.join("program"))
             .args([library.as_os_str(), LAUNCHES.to_string().as_ref()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        Ok(Self(child))
+        let answers = BufReader::new(child.stdout.take().context("piped")?).lines();
+        Ok(Self { child, answers })
     }
 
     /// Makes it launch once everything that it uses is observed.
@@ -103,22 +120,26 @@ impl Launcher {
             let known = observed.status().libraries;
             known.iter().any(|own| own.path == *path && own.verdict == Verdict::Attached)
         };
-        let mut answers = BufReader::new(self.0.stdout.take().context("piped")?).lines();
-        answers.next().context("it does not start")??;
+        self.answers.next().context("it does not start")??;
         until(
             || Ok(libraries.iter().all(is_attached).then_some(())),
             || format!("not attached: {:?}", observed.status().libraries),
         )?;
-        self.0.stdin.as_mut().context("piped")?.write_all(b"\n")?;
-        answers.next().context("it does not launch")??;
-        observed.process(self.0.id())
+        self.launch_again()?;
+        observed.process(self.child.id())
+    }
+
+    fn launch_again(&mut self) -> Result<()> {
+        self.child.stdin.as_mut().context("piped")?.write_all(b"\n")?;
+        self.answers.next().context("it does not launch")??;
+        Ok(())
     }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -139,6 +160,35 @@ fn a_launch_through_a_library_before_the_drivers_is_one_at_every_step() -> Resul
         let process = launcher.launch(&observed, &[&driver, &interposer])?;
         assert_eq!(process.launches(), LAUNCHES, "{step:?}: {:?}", process.launches);
     }
+    Ok(())
+}
+
+#[test]
+fn launches_that_are_timed_stand_for_all_of_a_program_that_repeats_itself() -> Result<()> {
+    const ONE_IN: u32 = 64;
+    let dir = TempDir::new()?;
+    let driver = dir.path().join("libcuda.so.1");
+    compile(PERIODIC_DRIVER, &driver, &["-shared", "-fPIC"])?;
+    compile(PROGRAM, &dir.path().join("program"), &[])?;
+    let step = LaunchStep::Sampled { one_in: ONE_IN };
+    let observed = Observed::start(Options { step: Some(step), ..Options::default() })?;
+    let mut launcher = Launcher::start(dir.path(), &driver)?;
+    launcher.launch(&observed, &[&driver])?;
+    let process = || observed.process(launcher.child.id());
+    until(|| Ok((process()?.launches.step == step).then_some(())), || "not sampled".into())?;
+    let before = process()?;
+    for _ in 0..BATCHES {
+        launcher.launch_again()?;
+    }
+    let after = observed.process(launcher.child.id())?;
+    let durations = after.call_durations(op("cuLaunchKernel"));
+    let durations = durations.since(&before.call_durations(op("cuLaunchKernel")));
+    let expected = BATCHES * LAUNCHES / u64::from(ONE_IN);
+    ensure!(durations.count().abs_diff(expected) < expected / 4, "{} are timed", durations.count());
+    let is_long = |slot: u16| usize::from(slot) >= slot_of(Nanos(20_000));
+    let long: u64 = durations.slots.iter().filter(|own| is_long(own.0)).map(|own| own.1).sum();
+    // As many as of all are expected, 15.
+    ensure!((2..=50).contains(&long), "{long} of {} are long", durations.count());
     Ok(())
 }
 

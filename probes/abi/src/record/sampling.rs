@@ -4,7 +4,7 @@
 pub const HIT_BATCH: usize = 64;
 /// Kinds of [`LoadClass`](crate::op::LoadClass), rounded up to a power of two.
 pub const LOADS: usize = 8;
-/// One in so many asynchronous calls is timed while they are sampled: a prime, since programs repeat themselves.
+/// One in so many asynchronous calls is timed while they are sampled.
 pub const ASYNC_ONE_IN: usize = 61;
 /// In a [`LaunchModeRecord`](super::LaunchModeRecord)'s `shed`: queries are left at entry.
 pub const SHED_QUERIES: u32 = 1;
