@@ -35,6 +35,8 @@ const UNHINDERED: [(Class, Nanos); 2] =
 const COPY: (Nanos, u64) = (Nanos(20_000), 4);
 /// Between two launches a framework takes some tens of microseconds. Pauses of this length are computations of another kind.
 const LONG_GAP: Nanos = Nanos(1_000_000);
+/// Standard deviations by which the time of long gaps is less than those of a sample say: one of them is as long as a hundred others.
+const DEVIATIONS: f64 = 3.0;
 
 /// A window in which the code of a process was its limit.
 #[derive(Debug, Clone, Copy)]
@@ -172,16 +174,23 @@ fn polls(delta: &Delta<'_>, launches: u64) -> bool {
     delta.count(Class::Event, |name| name.ends_with("Query")) > launches
 }
 
-/// What threads computed in long pauses between launches; time off the CPU there is not computed. With launches that are not timed, only
-/// some of the pauses are known.
-fn in_long_gaps(delta: &Delta<'_>, computed: Nanos) -> Nanos {
+/// The share of the time between launches that is surely in long gaps. With launches that are not timed, only some of the gaps are known.
+fn long_gaps_share(delta: &Delta<'_>) -> f64 {
     let gaps = delta.launch_gap();
+    let long = gaps.from(LONG_GAP);
+    let known = (gaps.count as f64 / delta.all_launches().max(1) as f64).min(1.0);
+    let deviation = ((1.0 - known) / gaps.count_from(LONG_GAP).max(1) as f64).sqrt();
+    let surely = long.share((1.0 - DEVIATIONS * deviation).max(0.0));
+    ratio(surely, gaps.sum.less(long.less(surely)))
+}
+
+/// What threads computed in long pauses between launches; time off the CPU there is not computed.
+fn in_long_gaps(delta: &Delta<'_>) -> Nanos {
     let between = delta.feeders().map(|thread| thread.wall.less(thread.in_phase(Phase::Launch)));
-    let long = total(between).share(ratio(gaps.from(LONG_GAP), gaps.sum));
     let off_cpu = delta.feeders().map(|thread| {
         total(Reason::ALL.iter().map(|&reason| thread.time.at(Phase::Host, State::Off(reason))))
     });
-    long.less(total(off_cpu)).min(computed)
+    total(between).share(long_gaps_share(delta)).less(total(off_cpu))
 }
 
 /// Time in which a thread had something to do and a CPU for it.
@@ -190,10 +199,12 @@ fn with_a_cpu(thread: &ThreadDelta) -> Nanos {
     thread.busy().less(total(without))
 }
 
-/// Whether the code of a process was its limit in a window. Launches of part of it may have been observed in a longer one.
+/// Whether the code of a process was its limit in a window. Launches of part of it may have been observed in a longer one. In which of the
+/// windows before it was, its bits say from the lowest on.
 pub(crate) fn computing(
     delta: &Delta<'_>,
     longer: &Delta<'_>,
+    computed_before: u8,
     settings: &Settings,
 ) -> Option<Computing> {
     let victim = delta.victim(computed)?;
@@ -219,6 +230,12 @@ pub(crate) fn computing(
     if polls(delta, launches.all) {
         return None;
     }
-    let in_long_gaps = in_long_gaps(delta, computed);
+    // A longer window has more gaps of a sample. Of a program that has just begun it has those of a time in which all were timed, too.
+    let takes_longer = launches.untimed > 0 && computed_before == u8::MAX;
+    let in_long_gaps = match takes_longer {
+        true => delta.wall.share(ratio(in_long_gaps(longer), longer.wall)),
+        false => in_long_gaps(delta),
+    }
+    .min(computed);
     Some(Computing { tid: victim.tid, computed, in_long_gaps, waited })
 }

@@ -224,6 +224,15 @@ impl<'a> Delta<'a> {
         ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
     }
 
+    /// What a launch usually takes: the op that is launched most, and its median.
+    pub(crate) fn median_launch(&self, ops: &LaunchOps) -> Option<(OpId, Nanos)> {
+        let is_plain = |call: &&CallDelta<'_>| !call.cold && !call.nested && ops.contains(call.op);
+        let call = self.calls().iter().filter(is_plain).max_by_key(|call| call.count())?;
+        let mut durations = Values::default();
+        call.durations_into(&mut durations);
+        durations.quantile(0.5).map(|median| (call.op, median))
+    }
+
     /// Outermost launches as metrics count them, whatever the rules are set to.
     pub(crate) fn all_launches(&self) -> u64 {
         self.launched(|id| id.op().is_some_and(Op::is_launch))

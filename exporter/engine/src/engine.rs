@@ -295,7 +295,8 @@ fn context_of<'a>(
             if process.warmed_up {
                 process.effects = measure(&process, history, settings);
             }
-            process.computing = computing(&process.short, &process.long, settings);
+            process.computing =
+                computing(&process.short, &process.long, process.computed_before, settings);
         }
         process
     }));

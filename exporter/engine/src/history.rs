@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use gpucause_abi::Nanos;
-use gpucause_abi::op::Class;
+use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 use gpucause_abi::state::{Reason, State};
 
@@ -25,10 +25,15 @@ const MIN_REMADE: u32 = 3;
 /// Growth by more than one part in this many of the device memory in use is loading.
 const LOADING: u64 = 4;
 
+/// A CPU is hardly slower than that at times.
+const MAX_SLOWDOWN: f64 = 2.0;
+
 /// A window's pace.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     launches_per_second: f64,
+    /// The op that was launched most, and its median duration.
+    launch: Option<(OpId, Nanos)>,
     /// `f32` suffices for a share.
     offcpu: [f32; REASONS],
 }
@@ -70,6 +75,14 @@ impl History {
         (self.paces.len() >= MIN_PACES)
             .then(|| median(self.paces.iter().map(|pace| pace.launches_per_second)))
             .filter(|&rate| rate > 0.0)
+    }
+
+    /// How many times longer a launch takes than usual, from 1 to [`MAX_SLOWDOWN`]. All code does so where the CPU itself is slower.
+    pub(crate) fn slowdown_of_launches(&self, delta: &Delta<'_>, settings: &Settings) -> f64 {
+        let Some((op, now)) = delta.median_launch(&settings.launch_ops) else { return 1.0 };
+        let of_op = |pace: &Pace| pace.launch.filter(|own| own.0 == op).map(|own| own.1);
+        let usual = median(self.paces.iter().filter_map(of_op).map(Nanos::as_secs_f64));
+        if usual > 0.0 { (now.as_secs_f64() / usual).clamp(1.0, MAX_SLOWDOWN) } else { 1.0 }
     }
 
     /// The usual share of time that a dispatcher thread was off the CPU outside synchronisation, by reason.
@@ -138,7 +151,9 @@ impl History {
         }
         let launches_per_second =
             delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
-        push(&mut self.paces, Pace { launches_per_second, offcpu }, MAX_PACES);
+        let launch = delta.median_launch(&settings.launch_ops);
+        let pace = Pace { launches_per_second, launch, offcpu };
+        push(&mut self.paces, pace, MAX_PACES);
     }
 
     /// Whether the process builds graphs that it keeps for later. One that makes them for each launch has warmed up, although it

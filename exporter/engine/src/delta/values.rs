@@ -109,6 +109,11 @@ impl Values {
         Nanos(sum).min(self.sum)
     }
 
+    /// The number of values in the slots from that of `least`.
+    pub(crate) fn count_from(&self, least: Nanos) -> u64 {
+        self.counts(slot_of(least)..usize::MAX).iter().sum()
+    }
+
     /// See [`Histogram::quantile`].
     pub(crate) fn quantile(&self, q: f64) -> Option<Nanos> {
         let first = u16::try_from(self.used.start).unwrap_or(u16::MAX);

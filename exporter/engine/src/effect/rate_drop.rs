@@ -5,7 +5,7 @@
 
 use gpucause_abi::state::State;
 
-use super::{Measured, Phases, USUAL_LAUNCHES, own_waits, ratio};
+use super::{LAUNCH_SLOWDOWN, Measured, Phases, USUAL_LAUNCHES, own_waits, ratio};
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::history::History;
@@ -46,6 +46,7 @@ pub(super) fn measure(
         evidence: Evidence::default()
             .with("launches_per_second", rate)
             .with(USUAL_LAUNCHES, usual)
+            .with(LAUNCH_SLOWDOWN, history.slowdown_of_launches(delta, settings))
             .with("drop_share", drop),
     })
 }

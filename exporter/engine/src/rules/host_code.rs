@@ -10,8 +10,9 @@ use super::Rule;
 use crate::chain::{Cause, Effect, Evidence, Severity};
 use crate::computing::{Computing, claim};
 use crate::context::{Context, Process};
+use crate::delta::Delta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::effect::{Measured, Phases, USUAL_LAUNCHES, ratio, total};
+use crate::effect::{LAUNCH_SLOWDOWN, Measured, Phases, USUAL_LAUNCHES, ratio, total};
 
 /// Of the last five windows, those in which it must hold: a program that computes once, as for an evaluation, is healthy.
 const WINDOWS: u8 = 0b1_1111;
@@ -28,22 +29,25 @@ pub(super) const RULE: Rule = Rule {
     needs: "in three of five windows with launches, the threads that launch compute for half of the time, wait for the GPU for less than \
             5 % of it and for nothing else for 10 %: in synchronisation, allocation and collectives, in copies from the device beyond what \
             copying takes, in launches beyond 10 us (graphs: 500 us); severity low, with 10 % of the time in pauses between launches of \
-            1 ms and more medium, at most high where launches have dropped",
+            1 ms and more medium, at most high where launches have dropped by more than each of them takes longer",
     during_warm_up: false,
     evaluate,
 };
 
 /// The share of its usual launches that is missing in all of the last windows, without what the thread was off the CPU for: 0 where it
-/// did no better before.
+/// did no better before. Where each launch takes longer, too, the CPU is slower, and fewer are expected.
 fn missing(context: &Context<'_>, process: &Process<'_>) -> f64 {
     let is_drop = |own: &&Measured| own.effect == Effect::LaunchRateDrop;
     let Some(drop) = process.effects.iter().find(is_drop) else { return 0.0 };
-    let usual = drop.evidence.get(USUAL_LAUNCHES).unwrap_or_default();
-    let long = &process.long;
-    let launches = long.launches(&context.settings.launch_ops) as f64;
-    let of_late = 1.0 - launches / (usual * long.wall.as_secs_f64()).max(1e-9);
-    let unexplained = drop.excess.less(total(drop.offcpu.into_iter()));
-    ratio(unexplained, process.short.wall).min(of_late).max(0.0)
+    let of = |name| drop.evidence.get(name).unwrap_or_default();
+    let expected = of(USUAL_LAUNCHES) / of(LAUNCH_SLOWDOWN).max(1.0);
+    let (short, long) = (&process.short, &process.long);
+    let missing = |delta: &Delta<'_>| {
+        let launches = delta.launches(&context.settings.launch_ops) as f64;
+        1.0 - launches / (expected * delta.wall.as_secs_f64()).max(1e-9)
+    };
+    let off_cpu = ratio(total(drop.offcpu.into_iter()), short.wall);
+    (missing(short) - off_cpu).min(missing(long)).max(0.0)
 }
 
 /// The highest severity. One that launched more before is graded by the launches that are missing.

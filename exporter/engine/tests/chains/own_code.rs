@@ -200,6 +200,32 @@ fn launches_that_were_not_timed_are_not_computed() {
     full.is_silent();
 }
 
+/// Two threads that take turns; of 200 launches one is timed, and of its pauses that many are those of a whole turn.
+fn sampled_turns(train: &mut Process, long: u64) {
+    train.on(100).launches(100, 5 * US).pauses(100 - long, 30 * US).pauses(long, 3 * MS);
+    train.now.launches.untimed += 19_900;
+    let autograd = Task("pt_autograd_0", 100, Relation::Thread);
+    train.waits(Reason::Futex, autograd, 1_100 * MS, 1_090 * MS);
+    train.on(101).launches(100, 5 * US).pauses(100, 30 * US);
+    train.waits(Reason::Futex, Task("train", 100, Relation::Thread), 900 * MS, 890 * MS);
+}
+
+#[test]
+fn a_few_long_pauses_of_a_sample_say_nothing_of_all() {
+    let mut host = Host::training();
+    host.run_all(60, |processes, window| {
+        sampled_turns(&mut processes[0], if window % 5 == 4 { 6 } else { 0 });
+    });
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::Low);
+}
+
+#[test]
+fn many_long_pauses_of_a_sample_are_those_of_all() {
+    let mut host = Host::training();
+    host.run(60, |train| sampled_turns(train, 20));
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::Medium);
+}
+
 #[test]
 fn threads_that_take_turns_are_evaluated_together() {
     let mut host = Host::training();
@@ -227,6 +253,25 @@ fn a_process_that_launched_more_before_is_graded_by_what_it_lost() {
     assert_eq!(host.only(Cause::HostCode).severity, Severity::Medium);
     host.run(8, slow_data_set);
     // 78 % of its launches are gone, and nobody else took the time.
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
+}
+
+#[test]
+fn a_cpu_that_becomes_slower_as_a_whole_makes_it_no_worse() {
+    let mut host = Host::training();
+    host.run(20, |train| {
+        train.on(100).rests(Phase::Sync, GPU).launches(30_000, 5 * US).pauses(30_000, 20 * US);
+    });
+    host.processes[0].on(100).rests(Phase::Host, State::Running);
+    let slower = |launch| {
+        move |train: &mut Process| {
+            train.launches(20_000, launch).pauses(20_000, 100 * US - launch);
+        }
+    };
+    host.run(20, slower(7_500));
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::Low);
+    // Each launch takes as long as before, so that the code takes longer.
+    host.run(8, slower(5 * US));
     assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
 }
 
