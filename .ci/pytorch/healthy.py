@@ -147,12 +147,11 @@ def mixed(run):
 
 def requests(run):
     """A server of inference: batches come at random, from another thread."""
-    import torch
     from training import Training
 
     training, arrived, generator = Training(), queue.Queue(), random.Random(0)
     gpu.limit(lambda: training.predict(training.data), training.grow)
-    batch = torch.randn(8, 128, 256).pin_memory()
+    batch = training.data.cpu().pin_memory()
     run.ready()
     run.phase("serve")
     end = time.perf_counter() + run.seconds

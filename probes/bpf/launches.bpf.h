@@ -296,16 +296,10 @@ VERIFIED_ONCE int end_gap(struct thread *thread)
 	return 0;
 }
 
-/* Whether this call of one in so many is timed. At random: programs repeat themselves, and a stride that divides their period
- * would always meet the same call. */
-static __always_inline bool is_timed(__u32 *left, __u32 every)
+/* Picks one call in so many, at random: a stride that divides the period of a program would always meet the same call of it. */
+static __always_inline bool is_picked(__u32 every)
 {
-	if (*left && *left < 2 * every) {
-		--*left;
-		return false;
-	}
-	*left = bpf_get_prandom_u32() % (2 * every - 1);
-	return true;
+	return bpf_get_prandom_u32() % every == 0;
 }
 
 /* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
@@ -324,7 +318,7 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
-	if ((every && is_timed(&thread->untimed_left, every)) ||
+	if ((every && is_picked(every)) ||
 	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id)))
 		return false;
 	leave_at_entry(thread, info->load);
@@ -349,7 +343,7 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 
 	if (!thread)
 		return false;
-	if (is_timed(&thread->asyncs_left, ASYNC_ONE_IN))
+	if (is_picked(ASYNC_ONE_IN))
 		return false;
 	leave_at_entry(thread, LOAD_ASYNC);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_CALLS, op_of(cookie), 1);

@@ -205,7 +205,6 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->reclaim_since_ns = 0;
 	thread->contended = 0;
 	thread->modes = 0;
-	thread->untimed_left = 0;
 	thread->counted_stack = 0;
 	thread->polled = 0;
 	thread->polled_lock = 0;

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 /// Least launches in a window: a program that hardly launches has another task than to feed a GPU.
 const MIN_LAUNCHES: u64 = 10;
 /// Least timed launches that stand for those that were not timed.
-const MIN_TIMED: u64 = 20;
+pub(crate) const MIN_TIMED: u64 = 20;
 /// Least share of a window that is computed between launches.
 pub(crate) const MIN_COMPUTED: f64 = 0.5;
 /// Share of a window in waits for the GPU from which the GPU is the limit. A program that copies a batch or a result in each step waits
@@ -37,6 +37,8 @@ const COPY: (Nanos, u64) = (Nanos(20_000), 4);
 const LONG_GAP: Nanos = Nanos(1_000_000);
 /// Standard deviations by which the time of long gaps is less than those of a sample say: one of them is as long as a hundred others.
 const DEVIATIONS: f64 = 3.0;
+/// Windows of the longer one before the last, as bits.
+const EARLIER: u8 = 0b1111;
 
 /// A window in which the code of a process was its limit.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +47,9 @@ pub(crate) struct Computing {
     pub(crate) tid: Tid,
     /// Time that threads which take turns computed between launches.
     pub(crate) computed: Nanos,
-    /// The part of it in long pauses between launches.
+    /// The part of it in long pauses between launches, and as much of that as is sure where only a sample of them is known.
     pub(crate) in_long_gaps: Nanos,
+    pub(crate) surely_in_long_gaps: Nanos,
     /// Time in waits for the GPU.
     pub(crate) waited: Nanos,
 }
@@ -174,23 +177,26 @@ fn polls(delta: &Delta<'_>, launches: u64) -> bool {
     delta.count(Class::Event, |name| name.ends_with("Query")) > launches
 }
 
-/// The share of the time between launches that is surely in long gaps. With launches that are not timed, only some of the gaps are known.
-fn long_gaps_share(delta: &Delta<'_>) -> f64 {
-    let gaps = delta.launch_gap();
-    let long = gaps.from(LONG_GAP);
-    let known = (gaps.count as f64 / delta.all_launches().max(1) as f64).min(1.0);
-    let deviation = ((1.0 - known) / gaps.count_from(LONG_GAP).max(1) as f64).sqrt();
-    let surely = long.share((1.0 - DEVIATIONS * deviation).max(0.0));
-    ratio(surely, gaps.sum.less(long.less(surely)))
+/// The share of the gaps between launches that is known: all, or those after launches that were timed.
+fn known_gaps(delta: &Delta<'_>) -> f64 {
+    (delta.launch_gap().count as f64 / delta.all_launches().max(1) as f64).min(1.0)
 }
 
-/// What threads computed in long pauses between launches; time off the CPU there is not computed.
-fn in_long_gaps(delta: &Delta<'_>) -> Nanos {
+/// Time that threads computed in long pauses between launches, without that off the CPU: by the gaps that are known, and as much of that
+/// as is sure.
+fn in_long_gaps(delta: &Delta<'_>) -> (Nanos, Nanos) {
+    let gaps = delta.launch_gap();
+    let long = gaps.from(LONG_GAP);
+    let deviation = ((1.0 - known_gaps(delta)) / gaps.count_from(LONG_GAP).max(1) as f64).sqrt();
+    let surely = long.share((1.0 - DEVIATIONS * deviation).max(0.0));
     let between = delta.feeders().map(|thread| thread.wall.less(thread.in_phase(Phase::Launch)));
     let off_cpu = delta.feeders().map(|thread| {
         total(Reason::ALL.iter().map(|&reason| thread.time.at(Phase::Host, State::Off(reason))))
     });
-    total(between).share(long_gaps_share(delta)).less(total(off_cpu))
+    let (between, off_cpu) = (total(between), total(off_cpu));
+    let computed =
+        |own: Nanos| between.share(ratio(own, gaps.sum.less(long.less(own)))).less(off_cpu);
+    (computed(long), computed(surely))
 }
 
 /// Time in which a thread had something to do and a CPU for it.
@@ -199,8 +205,8 @@ fn with_a_cpu(thread: &ThreadDelta) -> Nanos {
     thread.busy().less(total(without))
 }
 
-/// Whether the code of a process was its limit in a window. Launches of part of it may have been observed in a longer one. In which of the
-/// windows before it was, its bits say from the lowest on.
+/// The computing of a window, if the code of the process was its limit. Launches of part of it may have been observed in a longer one. Bits of
+/// `computed_before`, from the lowest on, say the same of windows before it.
 pub(crate) fn computing(
     delta: &Delta<'_>,
     longer: &Delta<'_>,
@@ -230,12 +236,16 @@ pub(crate) fn computing(
     if polls(delta, launches.all) {
         return None;
     }
-    // A longer window has more gaps of a sample. Of a program that has just begun it has those of a time in which all were timed, too.
-    let takes_longer = launches.untimed > 0 && computed_before == u8::MAX;
-    let in_long_gaps = match takes_longer {
-        true => delta.wall.share(ratio(in_long_gaps(longer), longer.wall)),
-        false => in_long_gaps(delta),
-    }
-    .min(computed);
-    Some(Computing { tid: victim.tid, computed, in_long_gaps, waited })
+    // A longer window has more gaps of a sample, where it is one throughout: in one that was timed each gap is known.
+    let is_alike = || known_gaps(longer) <= 2.0 * known_gaps(delta);
+    let computed_long = computed_before & EARLIER == EARLIER;
+    let (in_long_gaps, surely) = if launches.untimed > 0 && computed_long && is_alike() {
+        let of_longer = in_long_gaps(longer);
+        let scaled = |own| delta.wall.share(ratio(own, longer.wall));
+        (scaled(of_longer.0), scaled(of_longer.1))
+    } else {
+        in_long_gaps(delta)
+    };
+    let [in_long_gaps, surely_in_long_gaps] = [in_long_gaps, surely].map(|own| own.min(computed));
+    Some(Computing { tid: victim.tid, computed, in_long_gaps, surely_in_long_gaps, waited })
 }

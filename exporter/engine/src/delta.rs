@@ -17,6 +17,7 @@ use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
+use crate::computing::MIN_TIMED;
 use crate::effect::ratio;
 
 pub(crate) use call::CallDelta;
@@ -224,13 +225,13 @@ impl<'a> Delta<'a> {
         ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
     }
 
-    /// What a launch usually takes: the op that is launched most, and its median.
-    pub(crate) fn median_launch(&self, ops: &LaunchOps) -> Option<(OpId, Nanos)> {
+    /// The op that is launched most, and what its quickest tenth takes at most; `None` with few timed ones.
+    pub(crate) fn quick_launch(&self, ops: &LaunchOps) -> Option<(OpId, Nanos)> {
         let is_plain = |call: &&CallDelta<'_>| !call.cold && !call.nested && ops.contains(call.op);
         let call = self.calls().iter().filter(is_plain).max_by_key(|call| call.count())?;
         let mut durations = Values::default();
         call.durations_into(&mut durations);
-        durations.quantile(0.5).map(|median| (call.op, median))
+        (durations.count >= MIN_TIMED).then_some((call.op, durations.quantile(0.1)?))
     }
 
     /// Outermost launches as metrics count them, whatever the rules are set to.

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 
 /// Evidence key of the usual launch rate of a process whose launches dropped.
 pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
-/// How many times longer a launch takes than usual.
+/// Evidence key of how many times longer its quickest launches take than usual.
 pub(crate) const LAUNCH_SLOWDOWN: &str = "launch_slowdown";
 
 /// An effect measured on one process.

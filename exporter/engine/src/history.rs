@@ -26,13 +26,13 @@ const MIN_REMADE: u32 = 3;
 const LOADING: u64 = 4;
 
 /// A CPU is hardly slower than that at times.
-const MAX_SLOWDOWN: f64 = 2.0;
+const MAX_SLOWDOWN: f64 = 1.6;
 
 /// A window's pace.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     launches_per_second: f64,
-    /// The op that was launched most, and its median duration.
+    /// The op that was launched most, and what its quickest launches took.
     launch: Option<(OpId, Nanos)>,
     /// `f32` suffices for a share.
     offcpu: [f32; REASONS],
@@ -77,12 +77,17 @@ impl History {
             .filter(|&rate| rate > 0.0)
     }
 
-    /// How many times longer a launch takes than usual, from 1 to [`MAX_SLOWDOWN`]. All code does so where the CPU itself is slower.
-    pub(crate) fn slowdown_of_launches(&self, delta: &Delta<'_>, settings: &Settings) -> f64 {
-        let Some((op, now)) = delta.median_launch(&settings.launch_ops) else { return 1.0 };
+    /// How many times longer the quickest launches take than usual, from 1 to [`MAX_SLOWDOWN`]: they do where the CPU itself is slower, and
+    /// hardly where code between launches leaves less of them in its caches.
+    pub(crate) fn slowdown_of_launches(
+        &self,
+        delta: &Delta<'_>,
+        settings: &Settings,
+    ) -> Option<f64> {
+        let (op, now) = delta.quick_launch(&settings.launch_ops)?;
         let of_op = |pace: &Pace| pace.launch.filter(|own| own.0 == op).map(|own| own.1);
         let usual = median(self.paces.iter().filter_map(of_op).map(Nanos::as_secs_f64));
-        if usual > 0.0 { (now.as_secs_f64() / usual).clamp(1.0, MAX_SLOWDOWN) } else { 1.0 }
+        (usual > 0.0).then(|| (now.as_secs_f64() / usual).clamp(1.0, MAX_SLOWDOWN))
     }
 
     /// The usual share of time that a dispatcher thread was off the CPU outside synchronisation, by reason.
@@ -151,7 +156,7 @@ impl History {
         }
         let launches_per_second =
             delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
-        let launch = delta.median_launch(&settings.launch_ops);
+        let launch = delta.quick_launch(&settings.launch_ops);
         let pace = Pace { launches_per_second, launch, offcpu };
         push(&mut self.paces, pace, MAX_PACES);
     }

@@ -276,9 +276,6 @@ records! {
         modes: u32,
         /// How launches of its process are observed.
         mode: LaunchModeRecord,
-        /// Launches until the next that is timed, and asynchronous calls until theirs.
-        untimed_left: u32,
-        asyncs_left: u32,
         /// Hits of call probes, and those left at entry that are not reported yet. Overflow.
         hits: u32,
         left: u32,

@@ -36,6 +36,13 @@ pub(super) fn measure(
     if ratio(excess, thread.wall) < settings.severities.low {
         return None;
     }
+    let mut evidence = Evidence::default()
+        .with("launches_per_second", rate)
+        .with(USUAL_LAUNCHES, usual)
+        .with("drop_share", drop);
+    if let Some(slowdown) = history.slowdown_of_launches(delta, settings) {
+        evidence = evidence.with(LAUNCH_SLOWDOWN, slowdown);
+    }
     Some(Measured {
         effect: Effect::LaunchRateDrop,
         excess,
@@ -43,10 +50,6 @@ pub(super) fn measure(
         phases: Phases::Feeding,
         tid: Some(thread.tid),
         long: false,
-        evidence: Evidence::default()
-            .with("launches_per_second", rate)
-            .with(USUAL_LAUNCHES, usual)
-            .with(LAUNCH_SLOWDOWN, history.slowdown_of_launches(delta, settings))
-            .with("drop_share", drop),
+        evidence,
     })
 }

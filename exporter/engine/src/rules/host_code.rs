@@ -29,13 +29,14 @@ pub(super) const RULE: Rule = Rule {
     needs: "in three of five windows with launches, the threads that launch compute for half of the time, wait for the GPU for less than \
             5 % of it and for nothing else for 10 %: in synchronisation, allocation and collectives, in copies from the device beyond what \
             copying takes, in launches beyond 10 us (graphs: 500 us); severity low, with 10 % of the time in pauses between launches of \
-            1 ms and more medium, at most high where launches have dropped by more than each of them takes longer",
+            1 ms and more medium (where launches are sampled, with as much of that as is sure by three standard deviations), at most high \
+            where launches have dropped by more than the quickest of them take longer",
     during_warm_up: false,
     evaluate,
 };
 
 /// The share of its usual launches that is missing in all of the last windows, without what the thread was off the CPU for: 0 where it
-/// did no better before. Where each launch takes longer, too, the CPU is slower, and fewer are expected.
+/// did no better before. Where the quickest launches take longer, too, the CPU is slower, and fewer are expected.
 fn missing(context: &Context<'_>, process: &Process<'_>) -> f64 {
     let is_drop = |own: &&Measured| own.effect == Effect::LaunchRateDrop;
     let Some(drop) = process.effects.iter().find(is_drop) else { return 0.0 };
@@ -63,7 +64,8 @@ fn most(context: &Context<'_>, process: &Process<'_>, windows: u8, long_share: f
 
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
-    let Computing { tid, computed, in_long_gaps, waited } = process.computing?;
+    let Computing { tid, computed, in_long_gaps, surely_in_long_gaps, waited } =
+        process.computing?;
     let windows = (process.computed_before << 1 | 1) & WINDOWS;
     if windows.count_ones() < MIN_WINDOWS {
         return None;
@@ -80,7 +82,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     {
         return None;
     }
-    let long_share = ratio(in_long_gaps, delta.wall);
+    let (long_share, surely) =
+        (ratio(in_long_gaps, delta.wall), ratio(surely_in_long_gaps, delta.wall));
     let mut evidence = Evidence::default()
         .with("computed_share", ratio(computed, delta.wall))
         .with("waited_for_gpu_share", ratio(waited, delta.wall))
@@ -103,12 +106,16 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         mechanism: "computes between launches",
         sentence: "{comm} computed for {computed_share|percent} of the last {window_seconds|seconds} between launches and hardly \
                    waited for the GPU ({waited_for_gpu_share|percent}).",
-        fix: match long_share >= settings.severities.medium {
-            true => {
+        fix: match [surely, long_share].map(|share| share >= settings.severities.medium) {
+            [true, _] => {
                 "Take this work off the thread that launches: load and transform data in workers (DataLoader with num_workers=2 or more), \
                  vectorise it, cache its result, or do it on the GPU."
             }
-            false => {
+            [false, true] => {
+                "Take what the functions that are named compute off the thread that launches, if they load data (DataLoader with \
+                 num_workers=2 or more). Else launch less and larger work: CUDA graphs, torch.compile, larger batches."
+            }
+            [false, false] => {
                 "Launch less and larger work: CUDA graphs (torch.compile with mode=\"reduce-overhead\"), torch.compile, fused optimizers, \
                  larger batches."
             }
@@ -116,7 +123,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     };
     let evidence = evidence.with("taken_share", taken_share).with("explained_share", explained);
     Some(Detection {
-        most: most(context, process, windows, long_share),
+        most: most(context, process, windows, surely),
         lasted: Some(process.computed_before.trailing_ones().into()),
         ..doing.into_detection(index, (process, thread), evidence)
     })

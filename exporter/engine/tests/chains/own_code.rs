@@ -220,6 +220,17 @@ fn a_few_long_pauses_of_a_sample_say_nothing_of_all() {
 }
 
 #[test]
+fn long_pauses_that_a_sample_makes_likely_are_said_and_not_graded() {
+    let mut host = Host::training();
+    host.run(60, |train| sampled_turns(train, 4));
+    let chain = host.only(Cause::HostCode);
+    assert_eq!(chain.severity, Severity::Low);
+    let long = chain.evidence.get("long_pauses_share").unwrap();
+    let said = |what| chain.fix.contains(what);
+    assert!(long > 0.1 && said("num_workers") && said("CUDA graphs"), "{long}: {}", chain.fix);
+}
+
+#[test]
 fn many_long_pauses_of_a_sample_are_those_of_all() {
     let mut host = Host::training();
     host.run(60, |train| sampled_turns(train, 20));
@@ -272,6 +283,20 @@ fn a_cpu_that_becomes_slower_as_a_whole_makes_it_no_worse() {
     assert_eq!(host.only(Cause::HostCode).severity, Severity::Low);
     // Each launch takes as long as before, so that the code takes longer.
     host.run(8, slower(5 * US));
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
+}
+
+#[test]
+fn code_that_leaves_launches_cold_is_graded_by_what_it_lost() {
+    let mut host = Host::training();
+    host.run(20, |train| {
+        train.on(100).rests(Phase::Sync, GPU).launches(30_000, 5 * US).pauses(30_000, 20 * US);
+    });
+    host.processes[0].on(100).rests(Phase::Host, State::Running);
+    // Those after its code take twice as long, and those after them as long as ever.
+    host.run(8, |train| {
+        train.launches(3_000, 5 * US).launches(12_000, 10 * US).pauses(15_000, 120 * US);
+    });
     assert_eq!(host.only(Cause::HostCode).severity, Severity::High);
 }
 
