@@ -59,7 +59,22 @@ VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had
 	return ns;
 }
 
-/* The running thread gives away a lock that it had polled before, to a thread that polls it. */
+/* The farthest that a futex is from its lock's, in units of 8 bytes: both are fields of one structure. */
+#define BESIDE 32
+
+/* Whether a thread that gave the lock away waits until another has taken it, as Python does, in a futex of the same structure. */
+static __always_inline bool waits_beside(struct task_struct *task, const struct thread *thread)
+{
+	const struct pt_regs *regs = (const struct pt_regs *)bpf_task_pt_regs(task);
+	__u32 futex;
+
+	if (thread->off_reason != REASON_FUTEX || !thread->off_since_ns || syscall_number(regs) != SYSCALL_FUTEX)
+		return false;
+	futex = first_argument(regs) >> 3;
+	return futex - thread->polled < BESIDE || thread->polled - futex < BESIDE;
+}
+
+/* The running thread gives away a lock that it had polled before, to a thread that polls it; or has taken it from one that waits for that. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -74,10 +89,12 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (!thread || !thread->retried_ns || !(wakes_of_current() & WAKES_FUTEX) ||
 	    holder->polled != thread->retried_lock)
 		return 0;
+	if (!holder->polls_until_ns && !waits_beside(task, holder))
+		return 0;
 	/* One that never took the lock had none to release. */
 	if (!holder->had.took_ns)
 		return 0;
-	ns = take_retries(thread, &holder->had, holder->waits_since_ns);
+	ns = take_retries(thread, &holder->had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);

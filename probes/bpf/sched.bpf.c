@@ -285,7 +285,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	thread = thread_of(task);
 	if (!thread)
 		return 0;
-	if (thread->polls_until_ns)
+	if (thread->polled)
 		settle_retries(task, thread);
 	if (thread->role != ROLE_HELPER)
 		note_waker(thread);

@@ -2,6 +2,16 @@
 /* The system call that a task is in, and its arguments. */
 #pragma once
 
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_FUTEX 202
+#define SYSCALL_FLOCK 73
+#define SYSCALL_FCNTL 72
+#else
+#define SYSCALL_FUTEX 98
+#define SYSCALL_FLOCK 32
+#define SYSCALL_FCNTL 25
+#endif
+
 static __always_inline long syscall_number(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)

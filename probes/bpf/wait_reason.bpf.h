@@ -23,15 +23,6 @@
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 
-#if defined(__TARGET_ARCH_x86)
-#define SYSCALL_FUTEX 202
-#define SYSCALL_FLOCK 73
-#define SYSCALL_FCNTL 72
-#else
-#define SYSCALL_FUTEX 98
-#define SYSCALL_FLOCK 32
-#define SYSCALL_FCNTL 25
-#endif
 /* Futex commands, without flags. */
 #define FUTEX_COMMAND 0x7f
 #define FUTEX_WAIT 0

@@ -3,6 +3,7 @@
 //! Resources of a way (pipes, files, helper threads) are created at its first use on a thread and live as long as it.
 
 mod ping;
+mod switched;
 
 use std::cell::RefCell;
 use std::io;
@@ -17,6 +18,7 @@ use crate::script::Way;
 use crate::waker::Waker;
 use crate::{clock, futex};
 use ping::Ping;
+use switched::Switched;
 
 pub use crate::scratch::set_dir;
 
@@ -35,6 +37,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Yield => again_until(ns, |_| std::thread::yield_now()),
         Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |own| own.wait(ns))?,
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |own| own.wait(ns))?,
+        Way::Switched => with(|own| &mut own.switched, Switched::new, |own| own.wait(ns))?,
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |own| own.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |pipe| pipe.wait(ns))??,
@@ -62,6 +65,7 @@ pub fn prepare(way: Way) -> io::Result<()> {
     match way {
         Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |_| ()),
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |_| ()),
+        Way::Switched => with(|own| &mut own.switched, Switched::new, |_| ()),
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |_| ()),
@@ -98,6 +102,7 @@ fn poll(ns: u64) {
 struct Own {
     lock: Option<Other>,
     polled: Option<Other>,
+    switched: Option<Switched>,
     work: Option<Other>,
     pipe: Option<Pipe>,
     full: Option<FullPipe>,

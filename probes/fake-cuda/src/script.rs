@@ -7,6 +7,7 @@
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
+//!                 switched (the same, but the holder wakes nobody and waits until the lock is taken),
 //!                 work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
 //!                 io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
 //!                 the kernel that a thread named kernel-holder has)
@@ -35,6 +36,8 @@ pub enum Way {
     Polled,
     /// In such waits for what another thread makes, which never waits for it.
     Work,
+    /// A lock that is polled, whose holder wakes nobody and waits until it is taken.
+    Switched,
     /// In `ppoll` on nothing.
     Poll,
     /// In `read` from a pipe.
@@ -61,12 +64,13 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 18] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
         ("lock", Self::Lock),
         ("polled", Self::Polled),
+        ("switched", Self::Switched),
         ("work", Self::Work),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
@@ -139,7 +143,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
          kernel_mappings, kernel_faults, kernel_files, yield, hang, gbps, ret"
     )]
     Key {

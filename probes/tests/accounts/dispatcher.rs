@@ -162,6 +162,15 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
 }
 
 #[test]
+fn who_has_a_lock_that_is_polled_is_named_where_each_wait_times_out() -> Result<()> {
+    let process = blocked("--kind switched --each 8ms --count 100")?;
+    let (of_holder, of_all) = waited(&process, &[Reason::Lock], "lock-holder");
+    ensure!(of_holder * 100 >= of_all * 97, "{of_holder} of {of_all} ns: {:?}", process.waits);
+    ensure!(of_holder >= 300_000_000, "{of_holder} ns: {:?}", process.waits);
+    Ok(())
+}
+
+#[test]
 fn a_wait_for_room_in_a_pipe_is_for_the_thread_that_reads_it() -> Result<()> {
     let process = blocked("--kind full_pipe --each 5ms --count 100")?;
     let (of_reader, of_all) = waited(&process, &[Reason::Poll], "pipe-reader");
