@@ -124,6 +124,27 @@ fn complaints_of(
     complaints
 }
 
+/// A chain that is found has the time of its cause in so many evaluations.
+const EVALUATIONS: usize = 5;
+
+/// What a thread that has no CPU to itself had lost by the same cause before the injection, as far as its chain has it.
+fn lost_before(outcome: &Outcome, expected: Expected) -> f64 {
+    let found = |own: &Evaluation| own.chains.iter().any(|chain| expected.is(chain));
+    let first = outcome.evaluations.iter().position(found);
+    let injected_ns = outcome.trainer.injected.as_ref().and_then(|own| own["at_ns"].as_u64());
+    let (Cause::CpuPreemption, true, Some(first), Some(injected_ns)) =
+        (expected.cause, expected.since_injection, first, injected_ns)
+    else {
+        return 0.0;
+    };
+    let from = outcome.evaluations[first.saturating_sub(EVALUATIONS)].at_ns;
+    let waited = |ns| outcome.trainer.waited_for_cpu_seconds_at(ns);
+    let (Some(before), Some(until)) = (waited(from.min(injected_ns)), waited(injected_ns)) else {
+        return 0.0;
+    };
+    until - before
+}
+
 /// Compares the time that chains of the cause gained with the time that the program lost, from one evaluation, or the injection, to
 /// another.
 fn loss_complaint(
@@ -142,7 +163,8 @@ fn loss_complaint(
         Some(at(until)? - before?)
     };
     let attributed = gain(&attributed_at);
-    let truth = gain(&|ns| outcome.trainer.lost_seconds_at(cause, ns));
+    let truth = gain(&|ns| outcome.trainer.lost_seconds_at(cause, ns))
+        .map(|truth| truth + lost_before(outcome, expected));
     let (Some(attributed), Some(truth)) = (attributed, truth) else {
         return Some(format!(
             "no loss to compare: {attributed:?} by the chain, {truth:?} by the program"

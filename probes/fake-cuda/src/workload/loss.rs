@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 struct Inner {
     kind: Kind,
     queue: RunQueue,
-    /// The kernel's count when the injection began.
+    /// The kernel's count when the injection began; [`u64::MAX`] before.
     run_delay_before_ns: AtomicU64,
     sections_ns: AtomicU64,
     /// When a section that does not end began.
@@ -36,7 +36,8 @@ impl Loss {
     /// Nothing lost so far.
     pub(crate) fn new(kind: Kind) -> Result<Self> {
         let queue = RunQueue::of_this_thread()?;
-        let [run_delay_before_ns, sections_ns, open_since_ns] = Default::default();
+        let run_delay_before_ns = AtomicU64::new(u64::MAX);
+        let [sections_ns, open_since_ns] = Default::default();
         Ok(Self(Arc::new(Inner { kind, queue, run_delay_before_ns, sections_ns, open_since_ns })))
     }
 
@@ -59,7 +60,6 @@ impl Loss {
     }
 
     /// Time in a section that the thread was blocked is lost: neither on a CPU nor waiting for one, which is another's doing.
-    /// The thread's CPU clock leaves out what a hypervisor takes, so a section must be waiting and little else.
     pub(crate) fn blocked<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
         let start = self.0.queue.now()?;
         let result = section()?;
@@ -70,6 +70,11 @@ impl Loss {
     /// From now on all time is lost.
     pub(crate) fn for_good(&self) {
         self.0.open_since_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// What the thread that made this has waited for a CPU since it began.
+    pub(crate) fn waited_for_cpu_ns(&self) -> Result<u64> {
+        self.0.queue.waited_ns()
     }
 
     /// Lost since the injection began, in nanoseconds.

@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use gpucause_fake_cuda::clock;
+use perf_event::events::Software;
+use perf_event::{Builder, Counter};
 use serde_json::{Value, json};
 
 use crate::process::thread_id;
@@ -54,26 +57,41 @@ impl ThreadStats {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) wall_ns: u64,
+    /// Without what a hypervisor takes.
     pub(crate) cpu_ns: u64,
+    /// With it, and without a part of the switch to the thread.
+    on_cpu_ns: u64,
     pub(crate) queued_ns: u64,
 }
 
 impl Reading {
     /// For how long the thread was blocked from an earlier reading to this one: neither on a CPU nor waiting for one.
     pub(crate) fn blocked_since(&self, start: &Self) -> u64 {
-        let elsewhere = (self.cpu_ns - start.cpu_ns) + (self.queued_ns - start.queued_ns);
+        let on_cpu = (self.cpu_ns - start.cpu_ns).max(self.on_cpu_ns - start.on_cpu_ns);
+        let elsewhere = on_cpu + (self.queued_ns - start.queued_ns);
         (self.wall_ns - start.wall_ns).saturating_sub(elsewhere)
     }
 }
 
-/// The kernel's own sum of what a thread has waited for a CPU.
+/// The kernel's own sums of what a thread has waited for a CPU, and was on one.
 #[derive(Debug)]
-pub(crate) struct RunQueue(File);
+pub(crate) struct RunQueue {
+    waited: File,
+    /// `None` where perf events are not allowed.
+    on_cpu: Option<Mutex<Counter>>,
+}
 
 impl RunQueue {
     pub(crate) fn of_this_thread() -> Result<Self> {
         let path = format!("/proc/self/task/{}/schedstat", thread_id());
-        Ok(Self(File::open(&path).with_context(|| path.clone())?))
+        let waited = File::open(&path).with_context(|| path.clone())?;
+        let counter = Builder::new(Software::TASK_CLOCK).include_kernel().enabled(true).build();
+        Ok(Self { waited, on_cpu: counter.ok().map(Mutex::new) })
+    }
+
+    fn on_cpu_ns(&self) -> Result<u64> {
+        let Some(counter) = &self.on_cpu else { return Ok(0) };
+        Ok(counter.lock().unwrap_or_else(PoisonError::into_inner).read()?)
     }
 
     /// The clocks of the calling thread, which must be the one that this was made by.
@@ -81,8 +99,9 @@ impl RunQueue {
         loop {
             let queued_ns = self.waited_ns()?;
             let (wall_ns, cpu_ns) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+            let on_cpu_ns = self.on_cpu_ns()?;
             if self.waited_ns()? == queued_ns {
-                return Ok(Reading { wall_ns, cpu_ns, queued_ns });
+                return Ok(Reading { wall_ns, cpu_ns, on_cpu_ns, queued_ns });
             }
         }
     }
@@ -90,7 +109,7 @@ impl RunQueue {
     /// In nanoseconds, since the thread began.
     pub(crate) fn waited_ns(&self) -> Result<u64> {
         let mut text = [0; 96];
-        let length = self.0.read_at(&mut text, 0).context("schedstat")?;
+        let length = self.waited.read_at(&mut text, 0).context("schedstat")?;
         let text = std::str::from_utf8(&text[..length]).context("schedstat")?;
         let waited = text.split_whitespace().nth(1).context("schedstat is short")?;
         waited.parse().context("schedstat")

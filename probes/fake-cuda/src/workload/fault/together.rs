@@ -86,6 +86,12 @@ impl Faults {
 pub(crate) struct Losses(Vec<(Name, Loss)>);
 
 impl Losses {
+    /// The kernel's own sum of what the thread that loses has waited for a CPU, also before the injection.
+    pub(crate) fn waited_for_cpu_seconds(&self) -> Result<Option<f64>> {
+        let first = self.0.first().map(|(_, loss)| loss.waited_for_cpu_ns());
+        Ok(first.transpose()?.map(seconds))
+    }
+
     pub(crate) fn so_far(&self) -> Result<Value> {
         let mut losses = serde_json::Map::new();
         for (name, loss) in &self.0 {

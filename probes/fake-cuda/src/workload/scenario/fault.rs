@@ -47,51 +47,37 @@ fn head(options: &FaultOptions, culprit: Option<&Culprit>) -> Value {
 
 fn truth(losses: &Losses) -> Result<Value> {
     let (at, lost) = (clock::monotonic_ns(), losses.so_far()?);
-    Ok(join(json!({ "at_ns": at, "at_unix": unix_seconds() }), lost))
+    let waited = losses.waited_for_cpu_seconds()?;
+    let known = json!({ "at_ns": at, "at_unix": unix_seconds(), "waited_for_cpu_seconds": waited });
+    Ok(join(known, lost))
 }
 
-/// How far the program is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Healthy,
-    Faulty,
-    Over,
-}
-
-/// Prints the loss so far periodically.
-struct TruthReporter(Arc<Mutex<Progress>>);
+/// Prints the loss so far periodically, until the result has it.
+struct TruthReporter(Arc<Mutex<bool>>);
 
 impl TruthReporter {
     /// Start before the dispatcher thread gets real-time priority: on its CPU the new thread might never run.
-    #[expect(
-        clippy::significant_drop_tightening,
-        reason = "held while printing, so that nothing follows the result"
-    )]
     fn start(losses: Losses, options: &FaultOptions) -> Result<Self> {
-        let progress = Arc::new(Mutex::new(Progress::Healthy));
-        let (seen, every_ns, other) = (Arc::clone(&progress), options.every, options.other_cpu());
+        let over = Arc::new(Mutex::new(false));
+        let (seen, every_ns, other) = (Arc::clone(&over), options.every, options.other_cpu());
         thread::Builder::new().name("truth".into()).spawn(move || {
             let _ = other.and_then(pin);
             loop {
                 clock::sleep(every_ns);
-                let progress = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                let written = match *progress {
-                    Progress::Healthy => Ok(()),
-                    Progress::Faulty => {
-                        truth(&losses).and_then(|truth| say(&json!({ "truth": truth })))
-                    }
-                    Progress::Over => return,
-                };
-                if written.is_err() {
+                // Held while printing, so that nothing follows the result.
+                let over = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                if *over
+                    || truth(&losses).and_then(|truth| say(&json!({ "truth": truth }))).is_err()
+                {
                     return;
                 }
             }
         })?;
-        Ok(Self(progress))
+        Ok(Self(over))
     }
 
-    fn set(&self, progress: Progress) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }
 
@@ -147,13 +133,12 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     faults.inject(&mut gpu)?;
     let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
     say(&json!({ "injected": join(head.clone(), at) }))?;
-    reporter.set(Progress::Faulty);
     if matches!(options.name, Name::Hang | Name::HangIoctl) {
         end_beside(losses, options, head.clone())?;
     }
     until(ns(options.seconds), || faults.step(&mut gpu, true))?;
     let thread = ThreadStats::now()?.since(&start);
-    reporter.set(Progress::Over);
+    reporter.end();
     let result = join(join(head, truth(&faults.losses())?), json!({ "thread": thread }));
     session::finish(common, &result)
 }
