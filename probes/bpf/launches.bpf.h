@@ -318,8 +318,7 @@ VERIFIED_ONCE int count_untimed(struct bpf_user_pt_regs_t *ctx, struct thread *t
 
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
-	if ((every && is_picked(every)) ||
-	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id)))
+	if ((every && is_picked(every)) || (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id)))
 		return false;
 	leave_at_entry(thread, info->load);
 	count_launch(thread);
