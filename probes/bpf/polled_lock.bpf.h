@@ -62,7 +62,8 @@ VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had
 /* The farthest that a futex is from its lock's, in units of 8 bytes: both are fields of one structure. */
 #define BESIDE 32
 
-/* Whether a thread that gave the lock away waits until another has taken it, as Python does, in a futex of the same structure. */
+/* True for a thread that waits on a futex beside the lock's: Python's thread gives the lock away and waits there until another has
+ * taken it. */
 static __always_inline bool waits_beside(struct task_struct *task, const struct thread *thread)
 {
 	const struct pt_regs *regs = (const struct pt_regs *)bpf_task_pt_regs(task);
@@ -74,7 +75,7 @@ static __always_inline bool waits_beside(struct task_struct *task, const struct 
 	return futex - thread->polled < BESIDE || thread->polled - futex < BESIDE;
 }
 
-/* The running thread gives away a lock that it had polled before, to a thread that polls it; or has taken it from one that waits for that. */
+/* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, or has taken it. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();

@@ -127,7 +127,7 @@ fn complaints_of(
 /// A chain that is found has the time of its cause in so many evaluations.
 const EVALUATIONS: usize = 5;
 
-/// What a thread that has no CPU to itself had lost by the same cause before the injection, as far as its chain has it.
+/// Seconds lost to preemption before the injection that are part of the chain, 0 for other causes: other programs take the CPU then, too.
 fn lost_before(outcome: &Outcome, expected: Expected) -> f64 {
     let found = |own: &Evaluation| own.chains.iter().any(|chain| expected.is(chain));
     let first = outcome.evaluations.iter().position(found);

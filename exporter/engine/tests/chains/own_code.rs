@@ -293,7 +293,7 @@ fn code_that_leaves_launches_cold_is_graded_by_what_it_lost() {
         train.on(100).rests(Phase::Sync, GPU).launches(30_000, 5 * US).pauses(30_000, 20 * US);
     });
     host.processes[0].on(100).rests(Phase::Host, State::Running);
-    // Those after its code take twice as long, and those after them as long as ever.
+    // Launches right after its code take twice as long; the others take as long as before.
     host.run(8, |train| {
         train.launches(3_000, 5 * US).launches(12_000, 10 * US).pauses(15_000, 120 * US);
     });

@@ -72,7 +72,7 @@ impl Loss {
         self.0.open_since_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// What the thread that made this has waited for a CPU since it began.
+    /// Nanoseconds that the thread waited for a CPU since it began.
     pub(crate) fn waited_for_cpu_ns(&self) -> Result<u64> {
         self.0.queue.waited_ns()
     }
