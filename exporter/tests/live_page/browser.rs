@@ -65,6 +65,10 @@ impl Browser {
 
     /// Calls a method, and returns its result.
     pub(crate) fn call(&mut self, method: &str, params: &Value) -> Value {
+        self.reply(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn reply(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.last += 1;
         let mut request = json!({"id": self.last, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -81,8 +85,8 @@ impl Browser {
             message.pop();
             let mut message: Value = serde_json::from_slice(&message).unwrap();
             if message["id"] == self.last {
-                assert!(message["error"].is_null(), "{method}: {message}");
-                return message["result"].take();
+                let error = message["error"].take();
+                return if error.is_null() { Ok(message["result"].take()) } else { Err(error) };
             }
         }
     }
@@ -95,16 +99,24 @@ impl Browser {
 
     /// The value of an expression.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
-        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
-        let mut result = self.call("Runtime.evaluate", &params);
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
-        result["result"]["value"].take()
+        self.evaluate(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
-    /// Waits until an expression is true.
+    fn evaluate(&mut self, expression: &str) -> Result<Value, Value> {
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
+        let mut result = self.reply("Runtime.evaluate", &params)?;
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
+        Ok(result["result"]["value"].take())
+    }
+
+    /// Waits until an expression is true. It has no value while the page is left for another.
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
-        crate::poll::until(expression, || (self.value(expression) == true).then_some(()));
+        crate::poll::until(expression, || match self.evaluate(expression) {
+            Ok(value) => (value == true).then_some(()),
+            Err(error) if error["message"] == "Inspected target navigated or closed" => None,
+            Err(error) => panic!("{expression}: {error}"),
+        });
     }
 
     /// A picture of the page.
