@@ -2,11 +2,44 @@
 /* Waits for a lock that is polled, as Python's interpreter lock, that time out before it is released: who had it. */
 #pragma once
 
-/* The longest time between two waits for a lock that is polled, and how long the thread runs between them: else it had the lock. On a
- * slow CPU a thread that did not have it runs for longer. */
+/* The longest time between two waits for a lock that is polled, and how long the thread has a CPU between them: else it may have had the
+ * lock. */
 #define BETWEEN_NS 10000000ULL
 #define RUNS_BETWEEN_NS 20000ULL
-#define RUNS_BETWEEN_AT_MOST_NS 500000ULL
+/* A thread that has a CPU for longer between them had the lock for certain. */
+#define RUNS_WITHOUT_NS 500000ULL
+#define UNKNOWN_NS (~0ULL)
+
+/* The farthest that a futex is from its lock's, in units of 8 bytes: both are fields of one structure. */
+#define BESIDE 32
+
+static __always_inline bool is_beside(__u32 futex, __u32 lock)
+{
+	return futex - lock < BESIDE || lock - futex < BESIDE;
+}
+
+/* The thread took the lock that it polls. */
+static __always_inline void take_lock(struct thread *thread, __u64 at)
+{
+	thread->had.before_ns = thread->had.took_ns;
+	thread->had.gave_ns = thread->waits_since_ns;
+	thread->had.took_ns = at;
+	thread->waits_since_ns = 0;
+}
+
+/* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
+static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
+{
+	bool again = thread->timed_out_ns && futex == thread->polled;
+
+	thread->between_ns = again ? ran - thread->polled_ran_ns : UNKNOWN_NS;
+	if (again && thread->between_ns > RUNS_WITHOUT_NS)
+		take_lock(thread, thread->timed_out_ns);
+	thread->polled_ran_ns = ran;
+	thread->polled = futex;
+	if (!thread->waits_since_ns)
+		thread->waits_since_ns = now;
+}
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
 static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u32 by, struct other_task *name, __u64 ns)
@@ -56,26 +89,23 @@ VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had
 		}
 	}
 	thread->retried_ns -= ns;
+	thread->settled_ns = bpf_ktime_get_ns();
 	return ns;
 }
-
-/* The farthest that a futex is from its lock's, in units of 8 bytes: both are fields of one structure. */
-#define BESIDE 32
 
 /* True for a thread that waits on a futex beside the lock's: Python's thread gives the lock away and waits there until another has
  * taken it. */
 static __always_inline bool waits_beside(struct task_struct *task, const struct thread *thread)
 {
 	const struct pt_regs *regs = (const struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 futex;
 
 	if (thread->off_reason != REASON_FUTEX || !thread->off_since_ns || syscall_number(regs) != SYSCALL_FUTEX)
 		return false;
-	futex = first_argument(regs) >> 3;
-	return futex - thread->polled < BESIDE || thread->polled - futex < BESIDE;
+	return is_beside(first_argument(regs) >> 3, thread->polled);
 }
 
-/* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, or has taken it. */
+/* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, which proves that it is a
+ * lock, or has taken it. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -87,8 +117,13 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 		return 0;
 	thread = thread_of(current);
 	/* The timer of a wait that times out may have interrupted it instead. */
-	if (!thread || !thread->retried_ns || !(wakes_of_current() & WAKES_FUTEX) ||
-	    holder->polled != thread->retried_lock)
+	if (!thread || holder->polled != thread->polled || !(wakes_of_current() & WAKES_FUTEX))
+		return 0;
+	if (holder->polls_until_ns) {
+		thread->polled_lock = thread->polled;
+		thread->doubts = 0;
+	}
+	if (!thread->retried_ns || holder->polled != thread->retried_lock)
 		return 0;
 	if (!holder->polls_until_ns && !waits_beside(task, holder))
 		return 0;
@@ -122,16 +157,14 @@ static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
 	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
-/* Whether a wait from `since` for the polled lock goes on after those that timed out. Where there is no room for one more, this is assumed:
- * if the thread did have the lock between them, no other had it all of the time, and nobody is charged. */
+/* Whether a wait from `since` for the polled lock goes on after those that timed out: the thread has not had the lock since. Where there is
+ * no room for one more, it does all the same: who is charged with both had the lock before them, and did not wait for it until their end. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
-	__u64 runs = since - thread->on_since_ns;
-
-	if (!after->ns || since - after->until_ns > BETWEEN_NS)
+	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns)
 		return false;
-	return runs <= RUNS_BETWEEN_NS ||
-	       (runs <= RUNS_BETWEEN_AT_MOST_NS && retry_at(thread, thread->newest_retry + 1)->ns);
+	return thread->between_ns <= RUNS_BETWEEN_NS ||
+	       (thread->between_ns != UNKNOWN_NS && retry_at(thread, thread->newest_retry + 1)->ns);
 }
 
 /* Keeps a wait for the polled lock that timed out, until it is known who has it. */

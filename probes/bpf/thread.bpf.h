@@ -210,9 +210,11 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->polled_lock = 0;
 	thread->doubts = 0;
 	thread->waits_since_ns = 0;
+	thread->timed_out_ns = 0;
 	thread->handed_over = 0;
 	__builtin_memset(&thread->had, 0, sizeof(thread->had));
 	thread->retried_ns = 0;
+	thread->settled_ns = 0;
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	thread->busy_lock_ns = thread->offcpu_ns[REASON_LOCK];

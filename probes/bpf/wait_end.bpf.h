@@ -21,12 +21,14 @@ static __always_inline void end_wait(struct thread *thread, __u32 reason, __u64 
 		thread->busy_since_ns = woken;
 		thread->busy_lock_ns = thread->offcpu_ns[REASON_LOCK];
 	}
-	if (woken >= thread->polls_until_ns)
+	if (!thread->polls_until_ns)
 		return;
-	thread->had.before_ns = thread->had.took_ns;
-	thread->had.gave_ns = thread->waits_since_ns;
-	thread->had.took_ns = woken;
-	thread->waits_since_ns = 0;
+	if (woken >= thread->polls_until_ns) {
+		thread->timed_out_ns = woken;
+		return;
+	}
+	thread->timed_out_ns = 0;
+	take_lock(thread, woken);
 }
 
 /* Sets the `waker` to blame for a wait of this reason. */

@@ -55,6 +55,8 @@ static __always_inline bool wants_mutex(const struct pt_regs *regs)
 /* A futex wait that times out sooner is repeated: the thread polls. Python does so every 5 ms for its interpreter's lock. */
 #define POLL_NS 20000000ULL
 #define SECOND_NS 1000000000ULL
+/* A relative time begins with the system call, not when the thread then leaves its CPU. */
+#define CALLED_NS 20000ULL
 
 /* When the wait times out, if that is soon; else 0. */
 static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
@@ -66,7 +68,7 @@ static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
 		return 0;
 	if (!fourth_argument(regs) || bpf_probe_read_user(timeout, sizeof(timeout), (void *)fourth_argument(regs)))
 		return 0;
-	until = timeout[0] * SECOND_NS + timeout[1] + (command == FUTEX_WAIT ? now : 0);
+	until = timeout[0] * SECOND_NS + timeout[1] + (command == FUTEX_WAIT ? now - CALLED_NS : 0);
 	return until > now && until - now <= POLL_NS ? until : 0;
 }
 
@@ -74,9 +76,12 @@ static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
 static __noinline void note_futex(struct thread *thread, struct task_struct *task, __u64 now)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u32 futex = first_argument(regs) >> 3;
 
 	if (syscall_number(regs) != SYSCALL_FUTEX)
 		return;
+	if (!is_beside(futex, thread->polled))
+		thread->timed_out_ns = 0;
 	if (wants_mutex(regs)) {
 		thread->off_reason = REASON_LOCK;
 		return;
@@ -84,9 +89,7 @@ static __noinline void note_futex(struct thread *thread, struct task_struct *tas
 	thread->polls_until_ns = polls_until(regs, now);
 	if (!thread->polls_until_ns)
 		return;
-	if (!thread->waits_since_ns)
-		thread->waits_since_ns = now;
-	thread->polled = first_argument(regs) >> 3;
+	note_poll(thread, futex, task->se.sum_exec_runtime, now);
 	if (thread->polled == thread->polled_lock)
 		thread->off_reason = REASON_LOCK;
 }
@@ -212,6 +215,8 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	thread->waits_for = 0;
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
+	if (thread->off_reason != REASON_FUTEX)
+		thread->timed_out_ns = 0;
 	if (thread->contended && still_contends(thread))
 		note_kernel_lock(thread, task);
 	else if (thread->off_reason == REASON_FUTEX)

@@ -127,7 +127,8 @@ records! {
 
     /// When a thread had the lock that it polls for.
     TenureRecord as "tenure" {
-        /// When its last such wait was ended before it timed out: if that is for a lock, the thread took it then. 0 before the first.
+        /// When its last such wait was ended before it timed out, or timed out and the thread then ran as one does that has the lock: if
+        /// that is for a lock, the thread took it then. 0 before the first.
         took_ns: u64,
         /// When it had taken it the time before.
         before_ns: u64,
@@ -326,6 +327,12 @@ records! {
         polls_until_ns: u64,
         /// Since when it waits like that; 0 after it took the lock.
         waits_since_ns: u64,
+        /// When its last such wait timed out; 0 if that was ended, or if the thread has waited for anything else since.
+        timed_out_ns: u64,
+        /// Its time on a CPU when that wait began, and how much of it the thread had between that wait and the next; all bits are set where
+        /// the last wait did not time out.
+        polled_ran_ns: u64,
+        between_ns: u64,
         had: TenureRecord,
         /// The futex of its last such wait, the lower half of its address in units of 8 bytes, 0 before the first; and the one that is
         /// proven to be a lock, since the thread that ended the last such wait has waited for it in the same way.
@@ -338,6 +345,8 @@ records! {
         waker_had: TenureRecord,
         /// Sum of `retries`.
         retried_ns: u64,
+        /// When it last turned out that the thread had the lock, and who had it before.
+        settled_ns: u64,
         retries: [RetryRecord; MAX_RETRIES],
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.

@@ -37,7 +37,8 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Yield => again_until(ns, |_| std::thread::yield_now()),
         Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |own| own.wait(ns))?,
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |own| own.wait(ns))?,
-        Way::Switched => with(|own| &mut own.switched, Switched::new, |own| own.wait(ns))?,
+        Way::Switched => with(|own| &mut own.switched, switched, |own| own.wait(ns))?,
+        Way::Spun => with(|own| &mut own.spun, spun, |own| own.wait(ns))?,
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |own| own.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |pipe| pipe.wait(ns))??,
@@ -65,7 +66,8 @@ pub fn prepare(way: Way) -> io::Result<()> {
     match way {
         Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |_| ()),
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |_| ()),
-        Way::Switched => with(|own| &mut own.switched, Switched::new, |_| ()),
+        Way::Switched => with(|own| &mut own.switched, switched, |_| ()),
+        Way::Spun => with(|own| &mut own.spun, spun, |_| ()),
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |_| ()),
@@ -78,6 +80,14 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::PageFault => with(|own| &mut own.mapping, EvictedMapping::new, |_| ()),
         Way::Spin | Way::Sleep | Way::Futex | Way::Poll | Way::Yield => Ok(()),
     }
+}
+
+fn switched() -> io::Result<Switched> {
+    Switched::new(switched::waits_or_polls)
+}
+
+fn spun() -> io::Result<Switched> {
+    Switched::new(switched::spins)
 }
 
 fn again_until(ns: u64, mut step: impl FnMut(u64)) {
@@ -103,6 +113,7 @@ struct Own {
     lock: Option<Other>,
     polled: Option<Other>,
     switched: Option<Switched>,
+    spun: Option<Switched>,
     work: Option<Other>,
     pipe: Option<Pipe>,
     full: Option<FullPipe>,

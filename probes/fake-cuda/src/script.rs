@@ -7,8 +7,8 @@
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
-//!                 switched (the same, but the holder wakes nobody and waits until the lock is taken),
-//!                 work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
+//!                 switched (the same, but the holder wakes nobody and waits until the lock is taken), spun (the same,
+//!                 but the holder mostly does not wait either), work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
 //!                 io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
 //!                 the kernel that a thread named kernel-holder has)
 //!   hang          waits for a signal
@@ -38,6 +38,8 @@ pub enum Way {
     Work,
     /// A lock that is polled, whose holder wakes nobody and waits until it is taken.
     Switched,
+    /// The same, whose holder mostly spins instead of waiting.
+    Spun,
     /// In `ppoll` on nothing.
     Poll,
     /// In `read` from a pipe.
@@ -64,13 +66,14 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 18] = [
+    pub const ALL: [(&'static str, Self); 19] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
         ("lock", Self::Lock),
         ("polled", Self::Polled),
         ("switched", Self::Switched),
+        ("spun", Self::Spun),
         ("work", Self::Work),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
@@ -143,7 +146,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, spun, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
          kernel_mappings, kernel_faults, kernel_files, yield, hang, gbps, ret"
     )]
     Key {
