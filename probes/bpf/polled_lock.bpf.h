@@ -6,7 +6,7 @@
  * lock. */
 #define BETWEEN_NS 10000000ULL
 #define RUNS_BETWEEN_NS 20000ULL
-/* A thread that has a CPU for longer between them had the lock for certain. */
+/* A thread that has a CPU for longer between them is taken to have had the lock: what it does without it takes some microseconds. */
 #define RUNS_WITHOUT_NS 500000ULL
 #define UNKNOWN_NS (~0ULL)
 
@@ -18,23 +18,18 @@ static __always_inline bool is_beside(__u32 futex, __u32 lock)
 	return futex - lock < BESIDE || lock - futex < BESIDE;
 }
 
-/* The thread took the lock that it polls. */
-static __always_inline void take_lock(struct thread *thread, __u64 at)
-{
-	thread->had.before_ns = thread->had.took_ns;
-	thread->had.gave_ns = thread->waits_since_ns;
-	thread->had.took_ns = at;
-	thread->waits_since_ns = 0;
-}
-
 /* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
 static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
 {
 	bool again = thread->timed_out_ns && futex == thread->polled;
 
+	if (futex != thread->polled) {
+		__builtin_memset(&thread->had, 0, sizeof(thread->had));
+		thread->waits_since_ns = 0;
+	}
 	thread->between_ns = again ? ran - thread->polled_ran_ns : UNKNOWN_NS;
 	if (again && thread->between_ns > RUNS_WITHOUT_NS)
-		take_lock(thread, thread->timed_out_ns);
+		end_polling(thread);
 	thread->polled_ran_ns = ran;
 	thread->polled = futex;
 	if (!thread->waits_since_ns)
@@ -65,28 +60,45 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
-static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
+/* All bits if a < b, else none: a branch would double what the verifier looks at. */
+static __always_inline __u64 if_less(__u64 a, __u64 b)
 {
-	if (had->took_ns <= then->since_ns)
-		return !waits || waits >= then->until_ns;
-	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
+	return (__s64)(a - b) >> 63;
+}
+
+#define NEVER_NS (1ULL << 62)
+
+/* For how long of such waits a thread that waits for the lock since `waits` had it at least: it took it and did not wait for it until their
+ * end. */
+static __always_inline __u64 held_in(const struct tenure *had, __u64 waits, const struct retry *then)
+{
+	__u64 earlier = if_less(0, had->before_ns) & ~if_less(then->since_ns, had->before_ns) &
+			~if_less(had->gave_ns, then->until_ns);
+	__u64 before = had->took_ns - then->since_ns, held;
+
+	before &= if_less(then->since_ns, had->took_ns);
+	held = (then->ns - before) & if_less(before, then->ns) & ~if_less(waits, then->until_ns);
+	return (then->ns & earlier) | (held & ~earlier);
 }
 
 /* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
 VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
 {
-	__u64 ns = 0;
+	__u64 held, another, ns = 0;
 
 	if (!thread || !had)
 		return 0;
+	if (!waits)
+		waits = NEVER_NS;
 	for (int i = 0; i < MAX_RETRIES; i++) {
 		struct retry *retry = &thread->retries[i];
 
-		if (retry->ns && had_lock(had, waits, retry)) {
-			ns += retry->ns;
-			retry->ns = 0;
-		}
+		held = held_in(had, waits, retry);
+		ns += held;
+		/* Another had it before. */
+		another = if_less(0, held) & if_less(held, retry->ns);
+		retry->ns -= held;
+		retry->until_ns = (had->took_ns & another) | (retry->until_ns & ~another);
 	}
 	thread->retried_ns -= ns;
 	thread->settled_ns = bpf_ktime_get_ns();
@@ -104,33 +116,31 @@ static __always_inline bool waits_beside(struct task_struct *task, const struct 
 	return is_beside(first_argument(regs) >> 3, thread->polled);
 }
 
-/* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, which proves that it is a
- * lock, or has taken it. */
+/* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, or has taken it. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct other_task name = {};
 	struct thread *thread;
+	struct tenure had;
 	__u64 ns;
 
 	if (!task || !holder || current->tgid != task->tgid)
 		return 0;
 	thread = thread_of(current);
-	/* The timer of a wait that times out may have interrupted it instead. */
-	if (!thread || holder->polled != thread->polled || !(wakes_of_current() & WAKES_FUTEX))
-		return 0;
-	if (holder->polls_until_ns) {
-		thread->polled_lock = thread->polled;
-		thread->doubts = 0;
-	}
-	if (!thread->retried_ns || holder->polled != thread->retried_lock)
+	if (!thread || !thread->retried_ns || !(wakes_of_current() & WAKES_FUTEX) ||
+	    holder->polled != thread->retried_lock)
 		return 0;
 	if (!holder->polls_until_ns && !waits_beside(task, holder))
 		return 0;
-	/* One that never took the lock had none to release. */
-	if (!holder->had.took_ns)
+	/* The timer of its wait has interrupted the running thread instead. */
+	if (holder->polls_until_ns && bpf_ktime_get_ns() >= holder->polls_until_ns)
 		return 0;
-	ns = take_retries(thread, &holder->had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
+	had = tenure_of(holder);
+	/* One that never took the lock had none to release. */
+	if (!had.took_ns)
+		return 0;
+	ns = take_retries(thread, &had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -157,8 +167,9 @@ static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
 	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
-/* Whether a wait from `since` for the polled lock goes on after those that timed out: the thread has not had the lock since. Where there is
- * no room for one more, it does all the same: who is charged with both had the lock before them, and did not wait for it until their end. */
+/* Whether a wait from `since` for the polled lock is kept as one with those that timed out just before. It is if the thread has not had the
+ * lock between them. It also is where there is no room for one more, which names nobody else: a thread is charged with no more than
+ * came after it took the lock, and only if it did not wait for the lock until the end of the last. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
 	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns)
