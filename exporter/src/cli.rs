@@ -33,6 +33,7 @@ use crate::token_file::TokenFile;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use gpucause_abi::Nanos;
 use gpucause_investigations::http::TrustError;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
@@ -310,6 +311,16 @@ pub struct ProbeArgs {
     /// Start on kernels older than 6.1 too, which programs can lock up
     #[arg(long = "probe.allow-untested-kernel")]
     pub allow_untested_kernel: bool,
+    /// What a timed hit and one that is only counted are taken to cost, in nanoseconds, in place of a measurement: for tests
+    #[arg(long = "probe.hit-costs", value_name = "TIMED,COUNTED", value_parser = hit_costs, hide = true)]
+    pub hit_costs: Option<(Nanos, Nanos)>,
+}
+
+fn hit_costs(text: &str) -> Result<(Nanos, Nanos), String> {
+    let costs = text.split_once(',').and_then(|(timed, counted)| {
+        Some((Nanos(timed.parse().ok()?), Nanos(counted.parse().ok()?)))
+    });
+    costs.ok_or_else(|| "write two numbers of nanoseconds, such as 1300,800".to_owned())
 }
 
 /// How entry and return of a library's functions are probed.
@@ -337,9 +348,15 @@ impl ProbeArgs {
     /// Options of the probes.
     #[must_use]
     pub fn options(self) -> Options {
-        let Self { mode, nested_launches, allow_untested_kernel } = self;
+        let Self { mode, nested_launches, allow_untested_kernel, hit_costs } = self;
         let mode = mode.map(AttachMode::from);
-        Options { mode, nested_launches, allow_untested_kernel, ..Options::default() }
+        Options {
+            mode,
+            nested_launches,
+            allow_untested_kernel,
+            hit_cost: hit_costs,
+            ..Options::default()
+        }
     }
 }
 

@@ -63,11 +63,13 @@ fn exporter() -> (Exporter, NamedTempFile) {
         &BUDGET.to_string(),
         "--probe.counting-limit",
         &BUDGET.to_string(),
+        // What caches make of a hit would lead from step to step.
+        "--probe.hit-costs=1300,800",
     ]);
     (exporter, config)
 }
 
-/// Launches a second that have a process observed at each step, by what hits cost here.
+/// Launches a second that have a process observed at each step, by what hits are taken to cost.
 fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
     let samples = exporter.samples();
     let cost = |probe| samples.sum("gpucause_probe_hit_cost_seconds", &[("probe", probe)]);
