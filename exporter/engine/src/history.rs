@@ -25,7 +25,7 @@ const MIN_REMADE: u32 = 3;
 /// Growth by more than one part in this many of the device memory in use is loading.
 const LOADING: u64 = 4;
 
-/// A CPU is hardly slower than that at times.
+/// A virtual machine's CPU was 1.54 times as slow for a minute of a training. Of more, other causes are as likely.
 const MAX_SLOWDOWN: f64 = 1.6;
 
 /// A window's pace.

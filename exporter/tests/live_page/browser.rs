@@ -109,13 +109,11 @@ impl Browser {
         Ok(result["result"]["value"].take())
     }
 
-    /// Waits until an expression is true. It has no value while the page is left for another.
+    /// Waits until an expression is true. Meanwhile it has no value where the page is left for another.
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
-        crate::poll::until(expression, || match self.evaluate(expression) {
-            Ok(value) => (value == true).then_some(()),
-            Err(error) if error["message"] == "Inspected target navigated or closed" => None,
-            Err(error) => panic!("{expression}: {error}"),
+        crate::poll::until(expression, || {
+            self.evaluate(expression).is_ok_and(|value| value == true).then_some(())
         });
     }
 

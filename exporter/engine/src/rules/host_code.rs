@@ -30,18 +30,22 @@ pub(super) const RULE: Rule = Rule {
             5 % of it and for nothing else for 10 %: in synchronisation, allocation and collectives, in copies from the device beyond what \
             copying takes, in launches beyond 10 us (graphs: 500 us); severity low, with 10 % of the time in pauses between launches of \
             1 ms and more medium (where launches are sampled, with as much of that as is sure by three standard deviations), at most high \
-            where launches have dropped by more than the quickest of them take longer",
+            where launches have dropped by more than the quickest of them, of 20, take longer",
     during_warm_up: false,
     evaluate,
 };
 
 /// The share of its usual launches that is missing in all of the last windows, without what the thread was off the CPU for: 0 where it
-/// did no better before. Where the quickest launches take longer, too, the CPU is slower, and fewer are expected.
+/// did no better before. Where the quickest launches take longer, too, the CPU is slower, and fewer are expected. Where few were
+/// timed, that is not known, and 0 is missing.
 fn missing(context: &Context<'_>, process: &Process<'_>) -> f64 {
     let is_drop = |own: &&Measured| own.effect == Effect::LaunchRateDrop;
     let Some(drop) = process.effects.iter().find(is_drop) else { return 0.0 };
-    let of = |name| drop.evidence.get(name).unwrap_or_default();
-    let expected = of(USUAL_LAUNCHES) / of(LAUNCH_SLOWDOWN).max(1.0);
+    let of = |name| drop.evidence.get(name);
+    let (Some(usual), Some(slowdown)) = (of(USUAL_LAUNCHES), of(LAUNCH_SLOWDOWN)) else {
+        return 0.0;
+    };
+    let expected = usual / slowdown;
     let (short, long) = (&process.short, &process.long);
     let missing = |delta: &Delta<'_>| {
         let launches = delta.launches(&context.settings.launch_ops) as f64;
@@ -112,8 +116,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
                  vectorise it, cache its result, or do it on the GPU."
             }
             [false, true] => {
-                "Take what the functions that are named compute off the thread that launches, if they load data (DataLoader with \
-                 num_workers=2 or more). Else launch less and larger work: CUDA graphs, torch.compile, larger batches."
+                "If this is work on data, take it off the thread that launches (DataLoader with num_workers=2 or more). Else launch less and larger work: CUDA graphs, torch.compile, larger batches."
             }
             [false, false] => {
                 "Launch less and larger work: CUDA graphs (torch.compile with mode=\"reduce-overhead\"), torch.compile, fused optimizers, \
