@@ -116,13 +116,25 @@ static __always_inline bool waits_beside(struct task_struct *task, const struct 
 	return is_beside(first_argument(regs) >> 3, thread->polled);
 }
 
+/* The same of a thread that waits for the lock, or beside it. One that never took the lock had none to release. */
+static __noinline __u64 take_from(struct thread *thread, const struct thread *holder)
+{
+	struct tenure had;
+
+	if (!thread || !holder)
+		return 0;
+	had = tenure_of(holder);
+	if (!had.took_ns)
+		return 0;
+	return take_retries(thread, &had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
+}
+
 /* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, or has taken it. */
 static __noinline int settle_retries(struct task_struct *task, const struct thread *holder)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct other_task name = {};
 	struct thread *thread;
-	struct tenure had;
 	__u64 ns;
 
 	if (!task || !holder || current->tgid != task->tgid)
@@ -136,11 +148,7 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	/* The timer of its wait has interrupted the running thread instead. */
 	if (holder->polls_until_ns && bpf_ktime_get_ns() >= holder->polls_until_ns)
 		return 0;
-	had = tenure_of(holder);
-	/* One that never took the lock had none to release. */
-	if (!had.took_ns)
-		return 0;
-	ns = take_retries(thread, &had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
+	ns = take_from(thread, holder);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
