@@ -19,10 +19,13 @@ static __always_inline bool is_beside(__u32 futex, __u32 lock)
 }
 
 /* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
-static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
+VERIFIED_ONCE int note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
 {
-	bool again = thread->timed_out_ns && futex == thread->polled;
+	bool again;
 
+	if (!thread)
+		return 0;
+	again = thread->timed_out_ns && futex == thread->polled;
 	if (futex != thread->polled) {
 		__builtin_memset(&thread->had, 0, sizeof(thread->had));
 		thread->waits_since_ns = 0;
@@ -34,6 +37,7 @@ static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 
 	thread->polled = futex;
 	if (!thread->waits_since_ns)
 		thread->waits_since_ns = now;
+	return 0;
 }
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
@@ -119,11 +123,11 @@ static __always_inline bool waits_beside(struct task_struct *task, const struct 
 /* The same of a thread that waits for the lock, or beside it. One that never took the lock had none to release. */
 static __noinline __u64 take_from(struct thread *thread, const struct thread *holder)
 {
-	struct tenure had;
+	struct tenure had = {};
 
 	if (!thread || !holder)
 		return 0;
-	had = tenure_of(holder);
+	copy_tenure(&had, holder);
 	if (!had.took_ns)
 		return 0;
 	return take_retries(thread, &had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);

@@ -198,24 +198,27 @@ static __always_inline void take_lock(struct thread *thread, __u64 at)
 }
 
 /* The same, if it took it when its last wait for it timed out, and now waits for something else. */
-static __always_inline void end_polling(struct thread *thread)
+VERIFIED_ONCE int end_polling(struct thread *thread)
 {
-	if (thread->timed_out_ns)
-		take_lock(thread, thread->timed_out_ns);
+	if (!thread || !thread->timed_out_ns)
+		return 0;
+	take_lock(thread, thread->timed_out_ns);
 	thread->timed_out_ns = 0;
+	return 0;
 }
 
 /* When a thread had the lock that it polls. If its last wait timed out, it may have taken it then: that turns out when it next waits. */
-static __always_inline struct tenure tenure_of(const struct thread *thread)
+VERIFIED_ONCE int copy_tenure(struct tenure *had, const struct thread *thread)
 {
-	struct tenure had = thread->had;
-
+	if (!had || !thread)
+		return 0;
+	*had = thread->had;
 	if (thread->waits_since_ns && thread->timed_out_ns) {
-		had.before_ns = had.took_ns;
-		had.gave_ns = thread->waits_since_ns;
-		had.took_ns = thread->timed_out_ns;
+		had->before_ns = had->took_ns;
+		had->gave_ns = thread->waits_since_ns;
+		had->took_ns = thread->timed_out_ns;
 	}
-	return had;
+	return 0;
 }
 
 /* Begins the record of a thread, which has an account if it is that of a worker's main thread: workers feed their parent
