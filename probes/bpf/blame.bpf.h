@@ -131,7 +131,7 @@ static __noinline void note_waker(struct thread *thread)
 	if (thread->off_reason == REASON_FUTEX)
 		of_waker->busy_lock_ns = of_waker->offcpu_ns[REASON_LOCK];
 	thread->waker_polled = of_waker->polled;
-	copy_tenure(&thread->waker_had, of_waker);
+	thread->waker_had = of_waker->had;
 }
 
 /* A process may use a bounded part of the map, as programs could give each thread its own name. Half of it is for

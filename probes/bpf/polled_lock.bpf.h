@@ -6,7 +6,7 @@
  * lock. */
 #define BETWEEN_NS 10000000ULL
 #define RUNS_BETWEEN_NS 20000ULL
-/* A thread that has a CPU for longer between them is taken to have had the lock: what it does without it takes some microseconds. */
+/* A thread that has a CPU for longer between them had the lock for certain. */
 #define RUNS_WITHOUT_NS 500000ULL
 #define UNKNOWN_NS (~0ULL)
 
@@ -18,26 +18,27 @@ static __always_inline bool is_beside(__u32 futex, __u32 lock)
 	return futex - lock < BESIDE || lock - futex < BESIDE;
 }
 
-/* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
-VERIFIED_ONCE int note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
+/* The thread took the lock that it polls. */
+static __always_inline void take_lock(struct thread *thread, __u64 at)
 {
-	bool again;
+	thread->had.before_ns = thread->had.took_ns;
+	thread->had.gave_ns = thread->waits_since_ns;
+	thread->had.took_ns = at;
+	thread->waits_since_ns = 0;
+}
 
-	if (!thread)
-		return 0;
-	again = thread->timed_out_ns && futex == thread->polled;
-	if (futex != thread->polled) {
-		__builtin_memset(&thread->had, 0, sizeof(thread->had));
-		thread->waits_since_ns = 0;
-	}
+/* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
+static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
+{
+	bool again = thread->timed_out_ns && futex == thread->polled;
+
 	thread->between_ns = again ? ran - thread->polled_ran_ns : UNKNOWN_NS;
 	if (again && thread->between_ns > RUNS_WITHOUT_NS)
-		end_polling(thread);
+		take_lock(thread, thread->timed_out_ns);
 	thread->polled_ran_ns = ran;
 	thread->polled = futex;
 	if (!thread->waits_since_ns)
 		thread->waits_since_ns = now;
-	return 0;
 }
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
@@ -64,45 +65,28 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* All bits if a < b, else none: a branch would double what the verifier looks at. */
-static __always_inline __u64 if_less(__u64 a, __u64 b)
+/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
+static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
 {
-	return (__s64)(a - b) >> 63;
-}
-
-#define NEVER_NS (1ULL << 62)
-
-/* For how long of such waits a thread that waits for the lock since `waits` had it at least: it took it and did not wait for it until their
- * end. */
-static __always_inline __u64 held_in(const struct tenure *had, __u64 waits, const struct retry *then)
-{
-	__u64 earlier = if_less(0, had->before_ns) & ~if_less(then->since_ns, had->before_ns) &
-			~if_less(had->gave_ns, then->until_ns);
-	__u64 before = had->took_ns - then->since_ns, held;
-
-	before &= if_less(then->since_ns, had->took_ns);
-	held = (then->ns - before) & if_less(before, then->ns) & ~if_less(waits, then->until_ns);
-	return (then->ns & earlier) | (held & ~earlier);
+	if (had->took_ns <= then->since_ns)
+		return !waits || waits >= then->until_ns;
+	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
 }
 
 /* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
 VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
 {
-	__u64 held, another, ns = 0;
+	__u64 ns = 0;
 
 	if (!thread || !had)
 		return 0;
-	if (!waits)
-		waits = NEVER_NS;
 	for (int i = 0; i < MAX_RETRIES; i++) {
 		struct retry *retry = &thread->retries[i];
 
-		held = held_in(had, waits, retry);
-		ns += held;
-		/* Another had it before. */
-		another = if_less(0, held) & if_less(held, retry->ns);
-		retry->ns -= held;
-		retry->until_ns = (had->took_ns & another) | (retry->until_ns & ~another);
+		if (retry->ns && had_lock(had, waits, retry)) {
+			ns += retry->ns;
+			retry->ns = 0;
+		}
 	}
 	thread->retried_ns -= ns;
 	thread->settled_ns = bpf_ktime_get_ns();
@@ -118,19 +102,6 @@ static __always_inline bool waits_beside(struct task_struct *task, const struct 
 	if (thread->off_reason != REASON_FUTEX || !thread->off_since_ns || syscall_number(regs) != SYSCALL_FUTEX)
 		return false;
 	return is_beside(first_argument(regs) >> 3, thread->polled);
-}
-
-/* The same of a thread that waits for the lock, or beside it. One that never took the lock had none to release. */
-static __noinline __u64 take_from(struct thread *thread, const struct thread *holder)
-{
-	struct tenure had = {};
-
-	if (!thread || !holder)
-		return 0;
-	copy_tenure(&had, holder);
-	if (!had.took_ns)
-		return 0;
-	return take_retries(thread, &had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
 }
 
 /* The running thread wakes the `holder` of the lock that it polled: it gives the lock away to one that polls it, or has taken it. */
@@ -152,7 +123,10 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	/* The timer of its wait has interrupted the running thread instead. */
 	if (holder->polls_until_ns && bpf_ktime_get_ns() >= holder->polls_until_ns)
 		return 0;
-	ns = take_from(thread, holder);
+	/* One that never took the lock had none to release. */
+	if (!holder->had.took_ns)
+		return 0;
+	ns = take_retries(thread, &holder->had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -179,9 +153,8 @@ static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
 	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
-/* Whether a wait from `since` for the polled lock is kept as one with those that timed out just before. It is if the thread has not had the
- * lock between them. It also is where there is no room for one more, which names nobody else: a thread is charged with no more than
- * came after it took the lock, and only if it did not wait for the lock until the end of the last. */
+/* Whether a wait from `since` for the polled lock goes on after those that timed out: the thread has not had the lock since. Where there is
+ * no room for one more, it does all the same: who is charged with both had the lock before them, and did not wait for it until their end. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
 	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns)

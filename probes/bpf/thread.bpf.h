@@ -188,39 +188,6 @@ static __always_inline bool is_truncated(const struct frame *frame)
 	return closed_links[frame->link & (MAX_LINKS - 1)] == LINK_CLOSED;
 }
 
-/* The thread took the lock that it polls. */
-static __always_inline void take_lock(struct thread *thread, __u64 at)
-{
-	thread->had.before_ns = thread->had.took_ns;
-	thread->had.gave_ns = thread->waits_since_ns;
-	thread->had.took_ns = at;
-	thread->waits_since_ns = 0;
-}
-
-/* The same, if it took it when its last wait for it timed out, and now waits for something else. */
-VERIFIED_ONCE int end_polling(struct thread *thread)
-{
-	if (!thread || !thread->timed_out_ns)
-		return 0;
-	take_lock(thread, thread->timed_out_ns);
-	thread->timed_out_ns = 0;
-	return 0;
-}
-
-/* When a thread had the lock that it polls. If its last wait timed out, it may have taken it then: that turns out when it next waits. */
-VERIFIED_ONCE int copy_tenure(struct tenure *had, const struct thread *thread)
-{
-	if (!had || !thread)
-		return 0;
-	*had = thread->had;
-	if (thread->waits_since_ns && thread->timed_out_ns) {
-		had->before_ns = had->took_ns;
-		had->gave_ns = thread->waits_since_ns;
-		had->took_ns = thread->timed_out_ns;
-	}
-	return 0;
-}
-
 /* Begins the record of a thread, which has an account if it is that of a worker's main thread: workers feed their parent
  * from it. `proc_id` is written last: a record without it is in no account. */
 VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id, __u32 role, bool is_main)

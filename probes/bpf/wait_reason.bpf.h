@@ -81,7 +81,7 @@ static __noinline void note_futex(struct thread *thread, struct task_struct *tas
 	if (syscall_number(regs) != SYSCALL_FUTEX)
 		return;
 	if (!is_beside(futex, thread->polled))
-		end_polling(thread);
+		thread->timed_out_ns = 0;
 	if (wants_mutex(regs)) {
 		thread->off_reason = REASON_LOCK;
 		return;
@@ -216,7 +216,7 @@ VERIFIED_ONCE int note_reason(struct thread *thread, __u64 now)
 	thread->off_reason = blocked_reason(thread, task);
 	thread->polls_until_ns = 0;
 	if (thread->off_reason != REASON_FUTEX)
-		end_polling(thread);
+		thread->timed_out_ns = 0;
 	if (thread->contended && still_contends(thread))
 		note_kernel_lock(thread, task);
 	else if (thread->off_reason == REASON_FUTEX)

@@ -170,7 +170,7 @@ const WORK: Kind = Kind { thread: "producer", is_polled: false, ..POLLED };
 #[repr(C)]
 struct Word {
     value: AtomicU32,
-    count: AtomicU32,
+    count: u32,
     owner: AtomicU32,
 }
 
@@ -185,14 +185,13 @@ struct Other {
 impl Other {
     fn new(kind: Kind) -> io::Result<Self> {
         let (value, owner) = (AtomicU32::new(0), AtomicU32::new(0));
-        let word = Arc::new(Word { value, count: AtomicU32::new(1), owner });
+        let word = Arc::new(Word { value, count: 1, owner });
         let busy_ns = Arc::new(AtomicU64::new(0));
         let (released, busy) = (Arc::clone(&word), Arc::clone(&busy_ns));
         let thread = Waker::start(kind.thread, move || {
             let end = clock::monotonic_ns() + busy.load(Ordering::Relaxed);
             if kind.is_polled {
                 futex::wait(&released.value, kind.value, kind.piece_ns.map(|ns| ns / 10));
-                released.count.store(1, Ordering::Release);
             }
             clock::spin(end.saturating_sub(clock::monotonic_ns()));
             released.owner.store(0, Ordering::Relaxed);
@@ -208,12 +207,7 @@ impl Other {
         self.word.owner.store(std::process::id(), Ordering::Relaxed);
         self.word.value.store(self.kind.value, Ordering::Relaxed);
         self.busy_ns.store(busy_ns, Ordering::Relaxed);
-        self.word.count.store(u32::from(!self.kind.is_polled), Ordering::Relaxed);
         self.thread.wake_after(ns - busy_ns);
-        // Until the other has the lock, nobody does.
-        while self.word.count.load(Ordering::Acquire) == 0 {
-            std::thread::yield_now();
-        }
         while self.word.value.load(Ordering::Acquire) == self.kind.value {
             futex::wait(&self.word.value, self.kind.value, self.kind.piece_ns);
         }

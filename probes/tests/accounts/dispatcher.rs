@@ -147,8 +147,8 @@ fn blocked(arguments: &str) -> Result<ProcessSnapshot> {
 fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
     let process = blocked("--kind polled --each 8ms --count 100")?;
     let (of_holder, of_all) = waited(&process, &[Reason::Lock, Reason::Futex], "lock-holder");
-    // Nobody has it until the other begins to work. The first waits are nobody's, too: it is not known yet to be a lock.
-    ensure!(of_holder * 100 >= of_all * 90, "{of_holder} of {of_all} ns: {:?}", process.waits);
+    // The first waits are nobody's, until it is known to be a lock; on an emulated CPU some later ones, too.
+    ensure!(of_holder * 100 >= of_all * 95, "{of_holder} of {of_all} ns: {:?}", process.waits);
     // Less than it was held, where another program is in the way.
     ensure!(of_holder >= 300_000_000, "{of_holder} ns: {:?}", process.waits);
     let lost = off(&process.dispatcher_time, Reason::Lock);
@@ -166,11 +166,10 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
 fn who_has_a_lock_that_is_polled_is_named_where_each_wait_times_out() -> Result<()> {
     for kind in ["switched", "spun"] {
         let process = blocked(&format!("--kind {kind} --each 8ms --count 100"))?;
-        let (of_holder, of_all) = waited(&process, &[Reason::Lock, Reason::Futex], "lock-holder");
+        let (of_holder, of_all) = waited(&process, &[Reason::Lock], "lock-holder");
         let shown = || format!("{kind}: {of_holder} of {of_all} ns: {:?}", process.waits);
-        // The first waits are nobody's, until it is known to be a lock.
-        ensure!(of_holder * 100 >= of_all * 95, shown());
-        ensure!(of_holder >= 450_000_000, shown());
+        ensure!(of_holder * 100 >= of_all * 97, shown());
+        ensure!(of_holder >= 300_000_000, shown());
     }
     Ok(())
 }
