@@ -311,7 +311,7 @@ pub struct ProbeArgs {
     /// Start on kernels older than 6.1 too, which programs can lock up
     #[arg(long = "probe.allow-untested-kernel")]
     pub allow_untested_kernel: bool,
-    /// What a timed hit and one that is only counted are taken to cost, in nanoseconds, in place of a measurement: for tests
+    /// Nanoseconds that a timed hit and one that is only counted cost, instead of a measurement: for tests
     #[arg(long = "probe.hit-costs", value_name = "TIMED,COUNTED", value_parser = hit_costs, hide = true)]
     pub hit_costs: Option<(Nanos, Nanos)>,
 }

@@ -6,7 +6,7 @@
  * lock. */
 #define BETWEEN_NS 10000000ULL
 #define RUNS_BETWEEN_NS 20000ULL
-/* A thread that has a CPU for longer between them had the lock for certain. */
+/* A thread that has a CPU for longer between them is taken to have had the lock: what it does without it takes microseconds. */
 #define RUNS_WITHOUT_NS 500000ULL
 #define UNKNOWN_NS (~0ULL)
 
@@ -153,8 +153,9 @@ static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
 	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
-/* Whether a wait from `since` for the polled lock goes on after those that timed out: the thread has not had the lock since. Where there is
- * no room for one more, it does all the same: who is charged with both had the lock before them, and did not wait for it until their end. */
+/* True for a wait from `since` that is kept as one with those that timed out before: the thread has not had the lock between them, or there
+ * is no room for one more. One thread is charged with all of them or none: it took the lock before the first, and did not wait for it until
+ * the end of the last. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
 	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns)

@@ -63,7 +63,7 @@ fn exporter() -> (Exporter, NamedTempFile) {
         &BUDGET.to_string(),
         "--probe.counting-limit",
         &BUDGET.to_string(),
-        // What caches make of a hit would lead from step to step.
+        // Measured costs follow the caches, and a program would change its step with them.
         "--probe.hit-costs=1300,800",
     ]);
     (exporter, config)

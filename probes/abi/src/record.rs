@@ -127,8 +127,8 @@ records! {
 
     /// When a thread had the lock that it polls for.
     TenureRecord as "tenure" {
-        /// When its last such wait was ended before it timed out, or timed out and the thread then ran as one does that has the lock: if
-        /// that is for a lock, the thread took it then. 0 before the first.
+        /// When it last took it: a wait for it was ended before it timed out, or timed out and the thread then ran for long. Means nothing
+        /// where the futex is no lock. 0 before the first.
         took_ns: u64,
         /// When it had taken it the time before.
         before_ns: u64,
@@ -329,8 +329,8 @@ records! {
         waits_since_ns: u64,
         /// When its last such wait timed out; 0 if that was ended, or if the thread has waited for anything else since.
         timed_out_ns: u64,
-        /// Its time on a CPU when that wait began, and how much of it the thread had between that wait and the next; all bits are set where
-        /// the last wait did not time out.
+        /// Its time on a CPU when its last such wait began, and how much of it the thread had between the wait before and that one. All bits
+        /// are set if that was for another futex, did not time out or was not the thread's last wait of any kind.
         polled_ran_ns: u64,
         between_ns: u64,
         had: TenureRecord,
@@ -345,7 +345,7 @@ records! {
         waker_had: TenureRecord,
         /// Sum of `retries`.
         retried_ns: u64,
-        /// When it last turned out that the thread had the lock, and who had it before.
+        /// When waits of `retries` were last charged to a thread, or could have been: the thread had the lock then.
         settled_ns: u64,
         retries: [RetryRecord; MAX_RETRIES],
         offcpu_ns: [u64; REASONS],

@@ -8,8 +8,8 @@
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
 //!                 switched (the same, but the holder wakes nobody and waits until the lock is taken), spun (the same,
-//!                 but the holder mostly does not wait either), work (of a thread named producer, waited for in such pieces), poll, pipe, full_pipe (a write), net,
-//!                 io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
+//!                 but the holder mostly does not wait either), work (of a thread named producer, waited for in such
+//!                 pieces), poll, pipe, full_pipe (a write), net, io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
 //!                 the kernel that a thread named kernel-holder has)
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time

@@ -116,7 +116,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
                  vectorise it, cache its result, or do it on the GPU."
             }
             [false, true] => {
-                "If this is work on data, take it off the thread that launches (DataLoader with num_workers=2 or more). Else launch less and larger work: CUDA graphs, torch.compile, larger batches."
+                "If this is work on data, take it off the thread that launches (DataLoader with num_workers=2 or more). Else launch less \
+                 and larger work: CUDA graphs, torch.compile, larger batches."
             }
             [false, false] => {
                 "Launch less and larger work: CUDA graphs (torch.compile with mode=\"reduce-overhead\"), torch.compile, fused optimizers, \

@@ -17,7 +17,7 @@ const WORK_NS: u64 = 100_000;
 /// How long it tries to get the lock before it waits again.
 const SPIN_NS: u64 = 10_000;
 
-/// What the holder does when it has released the lock.
+/// The holder's next action after it has released the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
     /// Wakes the other.
@@ -30,7 +30,7 @@ pub(super) enum Release {
     Polls,
 }
 
-/// What it does in each turn.
+/// The holder's action in each turn.
 type Releases = fn(u32) -> Release;
 
 pub(super) fn waits_or_polls(turn: u32) -> Release {
@@ -41,7 +41,7 @@ pub(super) fn waits_or_polls(turn: u32) -> Release {
     }
 }
 
-/// It mostly does neither, and wakes nobody.
+/// The holder mostly spins, so that the kernel sees neither thread wake the other.
 pub(super) fn spins(turn: u32) -> Release {
     match turn {
         0..WAKES => Release::Wakes,
@@ -57,7 +57,7 @@ struct Lock {
     /// How often the other took it after its holder, and the holder before it.
     turns: AtomicU32,
     held: AtomicU32,
-    /// Whether a wait of the other has timed out in this turn.
+    /// Set when a wait of the other has timed out in this turn.
     is_asked: AtomicBool,
     busy_ns: AtomicU64,
 }
@@ -75,7 +75,7 @@ fn poll_until_taken(lock: &Lock) {
     }
 }
 
-/// The same, and asks the holder for it each time that a wait has timed out, for which that gives it away at once.
+/// Takes the lock as `poll_until_taken` does. Each wait that times out asks the holder for it, which then gives it away at once.
 fn ask_until_taken(lock: &Lock) {
     while lock.state.compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         futex::wait(&lock.state, TAKEN, Some(PIECE_NS));
@@ -93,7 +93,7 @@ fn give_unseen(lock: &Lock) {
     lock.state.store(0, Ordering::Release);
 }
 
-/// The same, and wakes it.
+/// Releases the lock when the holder polls it, and wakes the holder.
 fn give(lock: &Lock) {
     give_unseen(lock);
     futex::wake(&lock.state);
