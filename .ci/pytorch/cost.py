@@ -18,6 +18,7 @@ import threading
 import time
 
 from exporter import Exporter, within
+from host import cpu_seconds
 
 SETTLES, LASTS = 10.0, 6.0
 # The name of a turn in which no exporter runs.
@@ -114,11 +115,13 @@ def turn(steps, binary, address, options):
     try:
         within(20, lambda: exporter.launches(steps.child.pid) > 0)
         time.sleep(SETTLES)
-        before = charged()
+        pid, before = exporter.child.pid, charged()
+        used = cpu_seconds(pid)
         took = steps.length(LASTS)
+        used = (cpu_seconds(pid) - used) / LASTS
         share = (charged() - before) / LASTS
         said = {labels["step"] for labels, _ in exporter.samples("gpucause_launch_sampling_ratio", steps.child.pid)}
-        return took, f"step {', '.join(said)}, {share:.1%} by its own account"
+        return took, f"step {', '.join(said)}, {share:.1%} by its own account, and {used:.1%} of a CPU for itself"
     finally:
         exporter.end()
 

@@ -1,5 +1,7 @@
 //! Attaching the call programs to the functions of one library file.
 
+pub(crate) mod close;
+
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -10,8 +12,8 @@ use gpucause_abi::Tgid;
 use gpucause_abi::op::{LoadClass, OpId};
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
-use parking_lot::Mutex;
 
+use self::close::close_all;
 use crate::elf::{ProbeSite, Prologue};
 use crate::feature::AttachMode;
 use crate::launch_control::groups::{GROUPS, Group, Groups, LaunchUsers, LinkStates};
@@ -67,34 +69,6 @@ pub(crate) struct CallProbes {
     programs: Arc<Programs>,
     link_states: LinkStates,
     groups: Groups,
-}
-
-/// Threads that close links: the kernel waits for a grace period per link, which threads can share.
-const CLOSERS: usize = 64;
-const CLOSER_STACK: usize = 128 << 10;
-
-/// Closes links in parallel; each takes about 35 ms.
-fn close_all(links: Vec<Link>) {
-    let closers = links.len().min(CLOSERS);
-    let left = Mutex::new(links);
-    // The lock must not be held while a link is closed.
-    let next = || left.lock().pop();
-    let close = || {
-        while let Some(link) = next() {
-            drop(link);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..closers {
-            let closer = std::thread::Builder::new().name("gpucause-close".into());
-            // This thread closes the rest.
-            if let Err(error) = closer.stack_size(CLOSER_STACK).spawn_scoped(scope, close) {
-                tracing::debug!(%error, "cannot start a thread that closes links");
-                break;
-            }
-        }
-        close();
-    });
 }
 
 /// Resolves to the open file, whatever its name or mount.

@@ -13,6 +13,7 @@ use gpucause_abi::Tgid;
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING, MAX_LINKS};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
+use crate::attach::close::close_all;
 use crate::registry::{LinkId, LinkIds};
 
 /// Time for launches in flight to return before their probes are detached.
@@ -189,14 +190,13 @@ impl Groups {
     }
 }
 
-/// Closes each link before the kernel removes its probes, which takes tens of milliseconds: a launch that returns in that
-/// time is not reported, and the next one would look like its duplicate.
+/// Closes links in the programs before the kernel removes their probes, which takes tens of milliseconds: a launch that returns in
+/// that time is not reported, and the next one would look like its duplicate.
 fn close(groups: impl IntoIterator<Item = Group>, ids: &mut LinkIds, states: &mut LinkStates) {
-    for Group { id, links, .. } in groups {
-        states.set([(id, LINK_CLOSED)]);
-        drop(links);
-        ids.give_back(id);
-    }
+    let mut groups: Vec<Group> = groups.into_iter().collect();
+    states.set(groups.iter().map(|group| (group.id, LINK_CLOSED)));
+    close_all(groups.iter_mut().flat_map(|group| std::mem::take(&mut group.links)).collect());
+    groups.into_iter().for_each(|group| ids.give_back(group.id));
 }
 
 #[cfg(test)]

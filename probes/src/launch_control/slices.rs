@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpucause_abi::snapshot::RateEstimate;
 
 /// Mean length of a slice.
-const SLICE: Duration = Duration::from_millis(50);
+const SLICE: Duration = Duration::from_millis(75);
 /// Part of the time that attaching and detaching may take, of all processes together.
 const CHANGES: f64 = 0.25;
 /// The longest pause, as a multiple of the mean.
@@ -133,7 +133,8 @@ mod tests {
         let mut slices = Slices::default();
         let began = Instant::now();
         for number in 1..20 {
-            slices.add(began + Duration::from_millis(number * 300), SLICE, 5_000);
+            let slice = Duration::from_millis(50);
+            slices.add(began + Duration::from_millis(number * 300), slice, 5_000);
         }
         let rate = slices.rate(0.2, 0.2).unwrap();
         let (slow, fast) = (100_000.0, 120_000.0);
