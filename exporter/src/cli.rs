@@ -187,7 +187,7 @@ pub struct ExporterArgs {
     /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; calls of a process that is over it are sampled; wins over the configuration file [default: 2%]
     #[arg(long = "probe.budget", value_name = "SHARE")]
     pub budget: Option<Budget>,
-    /// Share of a thread's time that probes may take while they only count its calls, or off for no limit; a process that is over it is partly observed; wins over the configuration file [default: 5%]
+    /// Share of a thread's time that probes may take while they only count its calls, or off for no limit; a process that is over it is partly observed; wins over the configuration file [default: 3%]
     #[arg(long = "probe.counting-limit", value_name = "SHARE")]
     pub counting_limit: Option<Budget>,
     /// On arm64, probe also functions whose first instruction the kernel must single-step, as it must for most of CUDA: programs on real processors can crash

@@ -88,7 +88,7 @@ pub struct ProbeSettings {
 
 impl Default for ProbeSettings {
     fn default() -> Self {
-        let (budget, counting_limit) = (Budget::default(), Budget(Some(0.05)));
+        let (budget, counting_limit) = (Budget::default(), Budget(Some(0.03)));
         Self { enabled: true, budget, counting_limit, risky_single_steps: false }
     }
 }
