@@ -90,7 +90,7 @@ static __always_inline void forget_waker(struct thread *thread)
 	thread->waker_proc_id = 0;
 	thread->waker_tid = 0;
 	thread->waker_polled = 0;
-	__builtin_memset(&thread->waker_had, 0, sizeof(thread->waker_had));
+	thread->waker_took_ns = 0;
 }
 
 /* Remembers the task that wakes the thread, and what its system call can wake. Who ends a wait for a lock of the kernel is taken for its
@@ -131,7 +131,7 @@ static __noinline void note_waker(struct thread *thread)
 	if (thread->off_reason == REASON_FUTEX)
 		of_waker->busy_lock_ns = of_waker->offcpu_ns[REASON_LOCK];
 	thread->waker_polled = of_waker->polled;
-	thread->waker_had = of_waker->had;
+	thread->waker_took_ns = of_waker->took_ns;
 }
 
 /* A process may use a bounded part of the map, as programs could give each thread its own name. Half of it is for
@@ -170,7 +170,7 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 	bpf_map_update_elem(&blame, key, &zero_blamed, BPF_NOEXIST);
 	blamed = bpf_map_lookup_elem(&blame, key);
 	if (!blamed)
-		count_self(SELF_FULL_BLAME);
+		add_self(SELF_FULL_BLAME, 1);
 	return blamed;
 }
 

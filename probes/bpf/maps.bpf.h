@@ -32,7 +32,7 @@ volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 		__type(value, value_type);                                                                             \
 	} name SEC(".maps")
 
-/* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
+/* A tracked thread, about 4 KiB. Freed by the kernel with its task. */
 MAP(threads, TASK_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct thread);
 
 /* Records of threads to whose task the kernel gives no storage, by address of the task; deleted when it exits. Storage is
@@ -102,12 +102,16 @@ MAP(block_requests, HASH, BPF_F_NO_PREALLOC, 16384, __u64, struct block_request)
 /* Process id of the last tracked process that connected or received from a socket. Freed by the kernel with the socket. */
 MAP(sockets, SK_STORAGE, BPF_F_NO_PREALLOC, 0, int, __u32);
 
+/* process id -> tenures of polled locks. Of those that end most of them: nobody deletes an entry. */
+MAP(tenures_of, LRU_HASH, 0, 256, __u32, struct tenures);
+
 /* The programs' self counters. */
 MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);
 
 /* Initial values, too large for the BPF stack. */
 static const struct hist zero_hist;
 static const struct proc zero_proc;
+static const struct tenures zero_tenures;
 static const struct thread zero_thread;
 static const struct stall zero_stall;
 static const struct account zero_account;

@@ -21,10 +21,36 @@ static __always_inline bool is_beside(__u32 futex, __u32 lock)
 /* The thread took the lock that it polls. */
 static __always_inline void take_lock(struct thread *thread, __u64 at)
 {
-	thread->had.before_ns = thread->had.took_ns;
-	thread->had.gave_ns = thread->waits_since_ns;
-	thread->had.took_ns = at;
+	thread->took_ns = at;
 	thread->waits_since_ns = 0;
+}
+
+/* The running thread waits again for the lock that it took. Others that waited for it meanwhile may learn that only later. */
+VERIFIED_ONCE int end_tenure(struct thread *thread, __u64 now)
+{
+	struct tenures *tenures;
+	struct tenure *tenure;
+	__u32 proc_id;
+
+	if (!thread || !thread->took_ns)
+		return 0;
+	proc_id = thread->proc_id;
+	tenures = bpf_map_lookup_elem(&tenures_of, &proc_id);
+	if (!tenures) {
+		bpf_map_update_elem(&tenures_of, &proc_id, &zero_tenures, BPF_NOEXIST);
+		tenures = bpf_map_lookup_elem(&tenures_of, &proc_id);
+	}
+	if (!tenures)
+		return 0;
+	tenure = &tenures->last[__sync_fetch_and_add(&tenures->ended, 1) & (MAX_TENURES - 1)];
+	/* None, for those that read it meanwhile. */
+	*(volatile __u64 *)&tenure->took_ns = 0;
+	tenure->gave_ns = now;
+	tenure->lock = thread->polled;
+	tenure->tid = bpf_get_current_pid_tgid();
+	bpf_get_current_comm(tenure->comm, COMM_LEN);
+	*(volatile __u64 *)&tenure->took_ns = thread->took_ns;
+	return 0;
 }
 
 /* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
@@ -35,10 +61,14 @@ static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 
 	thread->between_ns = again ? ran - thread->polled_ran_ns : UNKNOWN_NS;
 	if (again && thread->between_ns > RUNS_WITHOUT_NS)
 		take_lock(thread, thread->timed_out_ns);
+	if (futex != thread->polled)
+		take_lock(thread, 0);
 	thread->polled_ran_ns = ran;
 	thread->polled = futex;
-	if (!thread->waits_since_ns)
-		thread->waits_since_ns = now;
+	if (thread->waits_since_ns)
+		return;
+	thread->waits_since_ns = now;
+	end_tenure(thread, now);
 }
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
@@ -46,6 +76,82 @@ static __always_inline void charge_polled(struct thread *thread, __u32 tid, __u3
 {
 	blame_add(VICTIM(thread->proc_id, tid), WAIT(REASON_LOCK, thread->retried_phase) | HELD_BY(by), name, ns,
 		  by ? ns : 0);
+}
+
+static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
+{
+	return &thread->retries[at & (MAX_RETRIES - 1)];
+}
+
+struct tenure_search {
+	const struct tenures *tenures;
+	__u64 since_ns;
+	__u64 until_ns;
+	__u64 took_ns;
+	__u32 lock;
+	__u32 found;
+};
+
+/* Of those that took the lock before a wait and had not given it away at its end, the last one had it. */
+static long last_before(__u64 index, void *context)
+{
+	struct tenure_search *search = context;
+	const struct tenure *tenure;
+
+	barrier_var(index);
+	if (index >= MAX_TENURES)
+		return 1;
+	tenure = &search->tenures->last[index];
+	if (tenure->lock != search->lock || tenure->took_ns <= search->took_ns || tenure->took_ns > search->since_ns ||
+	    tenure->gave_ns < search->until_ns)
+		return 0;
+	search->took_ns = tenure->took_ns;
+	search->found = index;
+	return 0;
+}
+
+/* Charges a group of waits that timed out to the thread that had the lock meanwhile, if it waits for it again by now. Who had the CPU is not
+ * known yet, so that there is room for its name. */
+VERIFIED_ONCE int settle_ended(struct thread *thread, __u32 tid, __u32 at)
+{
+	struct tenure_search search = {};
+	const struct tenure *tenure;
+	struct retry *retry;
+	__u32 proc_id;
+	__u64 ns;
+
+	if (!thread)
+		return 0;
+	retry = retry_at(thread, at);
+	if (!retry->ns)
+		return 0;
+	proc_id = thread->proc_id;
+	search.tenures = bpf_map_lookup_elem(&tenures_of, &proc_id);
+	if (!search.tenures)
+		return 0;
+	search.since_ns = retry->since_ns;
+	search.until_ns = retry->until_ns;
+	search.lock = thread->retried_lock;
+	bpf_loop(MAX_TENURES, last_before, &search, 0);
+	if (!search.took_ns)
+		return 0;
+	tenure = &search.tenures->last[search.found & (MAX_TENURES - 1)];
+	__builtin_memcpy(thread->culprit.comm, tenure->comm, COMM_LEN);
+	thread->culprit.tgid = thread->tgid;
+	thread->culprit.relation = RELATION_THREAD;
+	ns = retry->ns;
+	thread->retried_ns -= ns;
+	retry->ns = 0;
+	charge_polled(thread, tid, tenure->tid, &thread->culprit, ns);
+	return 0;
+}
+
+static __always_inline void settle_all_ended(struct thread *thread, __u32 tid)
+{
+	if (!thread->retried_ns)
+		return;
+	for (int i = 0; i < MAX_RETRIES; i++)
+		settle_ended(thread, tid, i);
 }
 
 /* Charges nobody with such waits. The waker's name is not needed any more. */
@@ -65,29 +171,32 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));
 }
 
-/* Whether a thread that waits for the lock since `waits`, if not 0, had the lock then: it took it before and did not wait for it. */
-static __always_inline bool had_lock(const struct tenure *had, __u64 waits, const struct retry *then)
+/* Takes group `at` of the waits that timed out if a thread had the lock meanwhile: it took it at `took`, and waits for it since `waits`, if
+ * not 0. */
+VERIFIED_ONCE __u64 take_retry(struct thread *thread, __u32 at, __u64 took, __u64 waits)
 {
-	if (had->took_ns <= then->since_ns)
-		return !waits || waits >= then->until_ns;
-	return had->before_ns && had->before_ns <= then->since_ns && had->gave_ns >= then->until_ns;
+	struct retry *retry;
+	__u64 ns;
+
+	if (!thread)
+		return 0;
+	retry = retry_at(thread, at);
+	if (took > retry->since_ns || (waits && waits < retry->until_ns))
+		return 0;
+	ns = retry->ns;
+	retry->ns = 0;
+	return ns;
 }
 
-/* Takes the waits that timed out while a thread had the lock. It released it just when the last timed out, so that nobody was woken. */
-VERIFIED_ONCE __u64 take_retries(struct thread *thread, const struct tenure *had, __u64 waits)
+/* Takes all such groups. The thread released the lock just when the last wait timed out, so that nobody was woken. */
+VERIFIED_ONCE __u64 take_retries(struct thread *thread, __u64 took, __u64 waits)
 {
 	__u64 ns = 0;
 
-	if (!thread || !had)
+	if (!thread)
 		return 0;
-	for (int i = 0; i < MAX_RETRIES; i++) {
-		struct retry *retry = &thread->retries[i];
-
-		if (retry->ns && had_lock(had, waits, retry)) {
-			ns += retry->ns;
-			retry->ns = 0;
-		}
-	}
+	for (int i = 0; i < MAX_RETRIES; i++)
+		ns += take_retry(thread, i, took, waits);
 	thread->retried_ns -= ns;
 	thread->settled_ns = bpf_ktime_get_ns();
 	return ns;
@@ -124,9 +233,10 @@ static __noinline int settle_retries(struct task_struct *task, const struct thre
 	if (holder->polls_until_ns && bpf_ktime_get_ns() >= holder->polls_until_ns)
 		return 0;
 	/* One that never took the lock had none to release. */
-	if (!holder->had.took_ns)
+	if (!holder->took_ns)
 		return 0;
-	ns = take_retries(thread, &holder->had, holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
+	ns = take_retries(thread, holder->took_ns,
+			  holder->polls_until_ns ? holder->waits_since_ns : holder->off_since_ns);
 	if (!ns)
 		return 0;
 	name_task(&name, task, thread->tgid, thread->proc_id);
@@ -142,15 +252,10 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	if (!thread || *(volatile __u64 *)&thread->woken_ns < thread->on_since_ns || !(thread->wakes & WAKES_FUTEX) ||
 	    thread->waker.relation != RELATION_THREAD || thread->waker_polled != thread->retried_lock)
 		return 0;
-	ns = take_retries(thread, &thread->waker_had, 0);
+	ns = take_retries(thread, thread->waker_took_ns, 0);
 	if (ns)
 		charge_polled(thread, tid, thread->waker_tid, &thread->waker, ns);
 	return 0;
-}
-
-static __always_inline struct retry *retry_at(struct thread *thread, __u32 at)
-{
-	return &thread->retries[at & (MAX_RETRIES - 1)];
 }
 
 /* True for a wait from `since` that is kept as one with those that timed out before: the thread has not had the lock between them, or there

@@ -212,7 +212,7 @@ VERIFIED_ONCE int begin_record(struct thread *thread, __u32 tgid, __u32 proc_id,
 	thread->waits_since_ns = 0;
 	thread->timed_out_ns = 0;
 	thread->handed_over = 0;
-	__builtin_memset(&thread->had, 0, sizeof(thread->had));
+	thread->took_ns = 0;
 	thread->retried_ns = 0;
 	thread->settled_ns = 0;
 	__builtin_memset(thread->retries, 0, sizeof(thread->retries));

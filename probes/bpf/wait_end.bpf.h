@@ -68,7 +68,7 @@ static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, 
 		return woken - since;
 	if (thread->waker.relation != RELATION_THREAD)
 		return 0;
-	from = reason == REASON_LOCK ? thread->waker_had.took_ns : thread->waker_busy_since_ns;
+	from = reason == REASON_LOCK ? thread->waker_took_ns : thread->waker_busy_since_ns;
 	if (!from && reason == REASON_FUTEX)
 		return 0;
 	if (from < since)
@@ -107,6 +107,8 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		record_offcpu(VICTIM(thread->proc_id, tid),
 			      WAIT(reason, thread->phase) | WAIT_FLAGS(reason == REASON_LOCK ? EVENT_LOCK : 0),
 			      &thread->waker, since, total);
+	if (polls && reason == REASON_LOCK)
+		settle_all_ended(thread, tid);
 	if (polls && reason == REASON_LOCK && thread->waker.relation == RELATION_NONE) {
 		keep_retry(thread, tid, since, woken);
 		return 0;
@@ -117,7 +119,7 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		credit_worker(thread->waker_proc_id, total);
 	kept = polls && reason == REASON_LOCK && thread->waker.relation == RELATION_THREAD &&
 			       thread->waker_polled == thread->retried_lock && thread->phase == thread->retried_phase
-		       ? take_retries(thread, &thread->waker_had, 0)
+		       ? take_retries(thread, thread->waker_took_ns, 0)
 		       : 0;
 	is_lock = reason == REASON_LOCK || reason == REASON_KERNEL_LOCK;
 	held = reason == REASON_FUTEX || is_lock ? held_of(thread, reason, since, woken)

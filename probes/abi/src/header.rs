@@ -58,6 +58,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("CHUNK_SLOTS", record::CHUNK_SLOTS),
         ("MAX_DEPTH", record::MAX_DEPTH),
         ("MAX_RETRIES", record::MAX_RETRIES),
+        ("MAX_TENURES", record::MAX_TENURES),
         ("COMM_LEN", record::COMM_LEN),
         ("DEVICE_LEN", record::DEVICE_LEN),
         ("REASONS", record::REASONS),

@@ -125,15 +125,23 @@ records! {
         shed: u32,
     }
 
-    /// When a thread had the lock that it polls for.
+    /// When a thread had a lock that it polls for: it took it, and did not wait for it before `gave_ns`.
     TenureRecord as "tenure" {
-        /// When it last took it: a wait for it was ended before it timed out, or timed out and the thread then ran for long. Means nothing
-        /// where the futex is no lock. 0 before the first.
+        /// 0 in an entry without a tenure.
         took_ns: u64,
-        /// When it had taken it the time before.
-        before_ns: u64,
-        /// From when on it waited for it again after that.
         gave_ns: u64,
+        /// As in `polled`.
+        lock: u32,
+        tid: u32,
+        comm: [u8; COMM_LEN],
+    }
+
+    /// The last tenures of all threads of a process that have ended.
+    TenuresRecord as "tenures" {
+        /// How many there were. Overflows.
+        ended: u32,
+        pad: u32,
+        last: [TenureRecord; MAX_TENURES],
     }
 
     /// Waits for a lock that is polled that timed out, one soon after the other, until it is known who had the lock.
@@ -333,16 +341,18 @@ records! {
         /// are set if that was for another futex, did not time out or was not the thread's last wait of any kind.
         polled_ran_ns: u64,
         between_ns: u64,
-        had: TenureRecord,
+        /// When it last took the lock that it polls: a wait for it was ended before it timed out, or timed out and the thread then ran for
+        /// long. Means nothing where the futex is no lock. 0 before the first.
+        took_ns: u64,
         /// The futex of its last such wait, the lower half of its address in units of 8 bytes, 0 before the first; and the one that is
         /// proven to be a lock, since the thread that ended the last such wait has waited for it in the same way.
         polled: u32,
         polled_lock: u32,
-        /// The waker's `polled` and `had`, when that is a thread of the same process; else 0.
+        /// The waker's `polled` and `took_ns`, when that is a thread of the same process; else 0.
         waker_polled: u32,
         /// The phase of `retries`.
         retried_phase: u32,
-        waker_had: TenureRecord,
+        waker_took_ns: u64,
         /// Sum of `retries`.
         retried_ns: u64,
         /// When waits of `retries` were last charged to a thread, or could have been: the thread had the lock then.

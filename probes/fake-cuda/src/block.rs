@@ -39,6 +39,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |own| own.wait(ns))?,
         Way::Switched => with(|own| &mut own.switched, switched, |own| own.wait(ns))?,
         Way::Spun => with(|own| &mut own.spun, spun, |own| own.wait(ns))?,
+        Way::Unseen => with(|own| &mut own.unseen, unseen, |own| own.wait(ns))?,
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |own| own.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |pipe| pipe.wait(ns))??,
@@ -68,6 +69,7 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::Polled => with(|own| &mut own.polled, || Other::new(POLLED), |_| ()),
         Way::Switched => with(|own| &mut own.switched, switched, |_| ()),
         Way::Spun => with(|own| &mut own.spun, spun, |_| ()),
+        Way::Unseen => with(|own| &mut own.unseen, unseen, |_| ()),
         Way::Work => with(|own| &mut own.work, || Other::new(WORK), |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::FullPipe => with(|own| &mut own.full, FullPipe::new, |_| ()),
@@ -83,11 +85,15 @@ pub fn prepare(way: Way) -> io::Result<()> {
 }
 
 fn switched() -> io::Result<Switched> {
-    Switched::new(switched::waits_or_polls)
+    Switched::new(switched::waits_or_polls, 0)
 }
 
 fn spun() -> io::Result<Switched> {
-    Switched::new(switched::spins)
+    Switched::new(switched::spins, 0)
+}
+
+fn unseen() -> io::Result<Switched> {
+    Switched::new(switched::seldom_polls, switched::PAUSE_NS)
 }
 
 fn again_until(ns: u64, mut step: impl FnMut(u64)) {
@@ -114,6 +120,7 @@ struct Own {
     polled: Option<Other>,
     switched: Option<Switched>,
     spun: Option<Switched>,
+    unseen: Option<Switched>,
     work: Option<Other>,
     pipe: Option<Pipe>,
     full: Option<FullPipe>,

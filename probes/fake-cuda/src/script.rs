@@ -8,7 +8,8 @@
 //!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
 //!                 switched (the same, but the holder wakes nobody and waits until the lock is taken), spun (the same,
-//!                 but the holder mostly does not wait either), work (of a thread named producer, waited for in such
+//!                 but the holder mostly does not wait either), unseen (the same, but the holder waits for the lock in
+//!                 one of six turns, and a pause follows each), work (of a thread named producer, waited for in such
 //!                 pieces), poll, pipe, full_pipe (a write), net, io (O_DIRECT reads), page_fault, ioctl, yield; kernel_mappings, kernel_faults, kernel_files (a lock of
 //!                 the kernel that a thread named kernel-holder has)
 //!   hang          waits for a signal
@@ -40,6 +41,8 @@ pub enum Way {
     Switched,
     /// The same, whose holder mostly spins instead of waiting.
     Spun,
+    /// The same, whose holder waits for the lock again in one of six turns. A pause follows each turn.
+    Unseen,
     /// In `ppoll` on nothing.
     Poll,
     /// In `read` from a pipe.
@@ -66,7 +69,7 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 19] = [
+    pub const ALL: [(&'static str, Self); 20] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
         ("futex", Self::Futex),
@@ -74,6 +77,7 @@ impl Way {
         ("polled", Self::Polled),
         ("switched", Self::Switched),
         ("spun", Self::Spun),
+        ("unseen", Self::Unseen),
         ("work", Self::Work),
         ("poll", Self::Poll),
         ("pipe", Self::Pipe),
@@ -146,7 +150,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, spun, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, spun, unseen, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
          kernel_mappings, kernel_faults, kernel_files, yield, hang, gbps, ret"
     )]
     Key {

@@ -16,6 +16,8 @@ const TAKEN: u32 = 1;
 const WORK_NS: u64 = 100_000;
 /// How long it tries to get the lock before it waits again.
 const SPIN_NS: u64 = 10_000;
+/// A pause between two turns, in which the thread leaves its CPU.
+pub(super) const PAUSE_NS: u64 = 100_000;
 
 /// The holder's next action after it has released the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,15 @@ pub(super) fn spins(turn: u32) -> Release {
     }
 }
 
+/// The holder mostly spins, and waits for the lock itself in one of six turns.
+pub(super) fn seldom_polls(turn: u32) -> Release {
+    match turn {
+        _ if turn % 60 < WAKES => Release::Wakes,
+        _ if turn % 6 == 5 => Release::Polls,
+        _ => Release::Spins,
+    }
+}
+
 /// On a page of its own, far from all that the two threads wait for besides.
 #[repr(C, align(4096))]
 struct Lock {
@@ -67,6 +78,8 @@ pub(super) struct Switched {
     lock: Arc<Lock>,
     holder: Waker,
     releases: Releases,
+    /// How long a thread sleeps after it had the lock, so that its next wait for it is another one.
+    pause_ns: u64,
 }
 
 fn poll_until_taken(lock: &Lock) {
@@ -87,9 +100,9 @@ fn ask_until_taken(lock: &Lock) {
     }
 }
 
-/// Releases the lock when the holder polls it.
+/// Releases the lock when the holder polls it, in the middle of a wait.
 fn give_unseen(lock: &Lock) {
-    clock::sleep(2 * PIECE_NS);
+    clock::sleep(2 * PIECE_NS + PIECE_NS / 2);
     lock.state.store(0, Ordering::Release);
 }
 
@@ -100,7 +113,7 @@ fn give(lock: &Lock) {
 }
 
 impl Switched {
-    pub(super) fn new(releases: Releases) -> io::Result<Self> {
+    pub(super) fn new(releases: Releases, pause_ns: u64) -> io::Result<Self> {
         let lock = Arc::new(Lock {
             state: AtomicU32::new(0),
             turns: AtomicU32::new(0),
@@ -137,7 +150,7 @@ impl Switched {
                 of_holder.state.store(0, Ordering::Release);
             }
         })?;
-        Ok(Self { lock, holder, releases })
+        Ok(Self { lock, holder, releases, pause_ns })
     }
 
     pub(super) fn wait(&self, ns: u64) {
@@ -166,6 +179,9 @@ impl Switched {
                 futex::wake(&lock.turns);
                 lock.state.store(0, Ordering::Release);
             }
+        }
+        if self.pause_ns > 0 {
+            clock::sleep(self.pause_ns);
         }
     }
 }
