@@ -102,9 +102,9 @@ test-unit: deb
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
 
-healthy: debug-stand-ins pytorch
+healthy: debug-stand-ins build pytorch
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
-	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/debug/gpucause $(TARGET_DIR)/pytorch --seconds 60
+	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/release/gpucause $(TARGET_DIR)/pytorch --seconds 60
 
 dashboards-picture: demo
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
@@ -159,8 +159,8 @@ pytorch: tools
 	.ci/pytorch/install $(TARGET_DIR)/pytorch
 	$(CARGO) build -p gpucause
 
-test-pytorch: pytorch
-	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/debug/gpucause $(TARGET_DIR)/pytorch $(PYTORCH_ARGS)
+test-pytorch: build pytorch
+	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/release/gpucause $(TARGET_DIR)/pytorch $(PYTORCH_ARGS)
 
 test-gpu: build
 	$(SUDO) python3 -B .ci/gpu/test.py $(TARGET_DIR)/release/gpucause
