@@ -102,8 +102,8 @@ MAP(block_requests, HASH, BPF_F_NO_PREALLOC, 16384, __u64, struct block_request)
 /* Process id of the last tracked process that connected or received from a socket. Freed by the kernel with the socket. */
 MAP(sockets, SK_STORAGE, BPF_F_NO_PREALLOC, 0, int, __u32);
 
-/* process id -> tenures of polled locks. Of those that end most of them: nobody deletes an entry. */
-MAP(tenures_of, LRU_HASH, 0, 256, __u32, struct tenures);
+/* process id -> tenures of futexes that its threads poll. Deleted by user space with the process. */
+MAP(tenures_of, HASH, BPF_F_NO_PREALLOC, 4096, __u32, struct tenures);
 
 /* The programs' self counters. */
 MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);

@@ -25,7 +25,7 @@ static __always_inline void take_lock(struct thread *thread, __u64 at)
 	thread->waits_since_ns = 0;
 }
 
-/* The running thread waits again for the lock that it took. Others that waited for it meanwhile may learn that only later. */
+/* The running thread waits again for the lock that it took. Threads whose waits timed out meanwhile look here for who had it. */
 VERIFIED_ONCE int end_tenure(struct thread *thread, __u64 now)
 {
 	struct tenures *tenures;
@@ -61,8 +61,10 @@ static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 
 	thread->between_ns = again ? ran - thread->polled_ran_ns : UNKNOWN_NS;
 	if (again && thread->between_ns > RUNS_WITHOUT_NS)
 		take_lock(thread, thread->timed_out_ns);
-	if (futex != thread->polled)
-		take_lock(thread, 0);
+	if (futex != thread->polled) {
+		thread->took_ns = 0;
+		thread->waits_since_ns = 0;
+	}
 	thread->polled_ran_ns = ran;
 	thread->polled = futex;
 	if (thread->waits_since_ns)
@@ -87,13 +89,22 @@ struct tenure_search {
 	const struct tenures *tenures;
 	__u64 since_ns;
 	__u64 until_ns;
-	__u64 took_ns;
 	__u32 lock;
+	/* Who had it, 0 for nobody, and the index of that tenure. */
+	__u32 tid;
 	__u32 found;
+	__u32 is_ambiguous;
 };
 
-/* Of those that took the lock before a wait and had not given it away at its end, the last one had it. */
-static long last_before(__u64 index, void *context)
+/* Whether a thread took the lock before a wait, and waited for it only after that. */
+static __always_inline bool covers(const struct tenure *tenure, __u32 lock, __u64 since, __u64 until)
+{
+	__u64 took = *(volatile __u64 *)&tenure->took_ns;
+
+	return tenure->lock == lock && took && took <= since && tenure->gave_ns >= until;
+}
+
+static long find_holder(__u64 index, void *context)
 {
 	struct tenure_search *search = context;
 	const struct tenure *tenure;
@@ -102,50 +113,63 @@ static long last_before(__u64 index, void *context)
 	if (index >= MAX_TENURES)
 		return 1;
 	tenure = &search->tenures->last[index];
-	if (tenure->lock != search->lock || tenure->took_ns <= search->took_ns || tenure->took_ns > search->since_ns ||
-	    tenure->gave_ns < search->until_ns)
+	if (!covers(tenure, search->lock, search->since_ns, search->until_ns))
 		return 0;
-	search->took_ns = tenure->took_ns;
+	if (search->tid && search->tid != tenure->tid)
+		search->is_ambiguous = 1;
+	search->tid = tenure->tid;
 	search->found = index;
 	return 0;
 }
 
-/* Charges a group of waits that timed out to the thread that had the lock meanwhile, if it waits for it again by now. Who had the CPU is not
- * known yet, so that there is room for its name. */
+/* The tenure of the only thread that may have had the lock in a group of waits, counted from 1; 0 for none, or several. */
+static __noinline __u32 only_holder(const struct thread *thread, const struct tenures *tenures,
+				    const struct retry *retry)
+{
+	struct tenure_search search = { .tenures = tenures, .lock = thread->retried_lock };
+
+	search.since_ns = retry->since_ns;
+	search.until_ns = retry->until_ns;
+	bpf_loop(MAX_TENURES, find_holder, &search, 0);
+	return search.tid && !search.is_ambiguous ? search.found + 1 : 0;
+}
+
+/* Charges group `at` of the waits that timed out to the thread that had the lock meanwhile, if that waits for it again by now. */
 VERIFIED_ONCE int settle_ended(struct thread *thread, __u32 tid, __u32 at)
 {
-	struct tenure_search search = {};
+	struct other_task holder = {};
+	const struct tenures *tenures;
 	const struct tenure *tenure;
 	struct retry *retry;
-	__u32 proc_id;
+	__u32 found, proc_id;
 	__u64 ns;
 
 	if (!thread)
 		return 0;
 	retry = retry_at(thread, at);
-	if (!retry->ns)
-		return 0;
-	proc_id = thread->proc_id;
-	search.tenures = bpf_map_lookup_elem(&tenures_of, &proc_id);
-	if (!search.tenures)
-		return 0;
-	search.since_ns = retry->since_ns;
-	search.until_ns = retry->until_ns;
-	search.lock = thread->retried_lock;
-	bpf_loop(MAX_TENURES, last_before, &search, 0);
-	if (!search.took_ns)
-		return 0;
-	tenure = &search.tenures->last[search.found & (MAX_TENURES - 1)];
-	__builtin_memcpy(thread->culprit.comm, tenure->comm, COMM_LEN);
-	thread->culprit.tgid = thread->tgid;
-	thread->culprit.relation = RELATION_THREAD;
 	ns = retry->ns;
+	proc_id = thread->proc_id;
+	tenures = ns ? bpf_map_lookup_elem(&tenures_of, &proc_id) : 0;
+	if (!tenures)
+		return 0;
+	found = only_holder(thread, tenures, retry);
+	if (!found)
+		return 0;
+	tenure = &tenures->last[(found - 1) & (MAX_TENURES - 1)];
+	proc_id = tenure->tid;
+	__builtin_memcpy(holder.comm, tenure->comm, COMM_LEN);
+	holder.tgid = thread->tgid;
+	holder.relation = RELATION_THREAD;
+	/* Another thread's may have taken its place meanwhile. */
+	if (!covers(tenure, thread->retried_lock, retry->since_ns, retry->until_ns))
+		return 0;
 	thread->retried_ns -= ns;
 	retry->ns = 0;
-	charge_polled(thread, tid, tenure->tid, &thread->culprit, ns);
+	charge_polled(thread, tid, proc_id, &holder, ns);
 	return 0;
 }
 
+/* The same with all groups. */
 static __always_inline void settle_all_ended(struct thread *thread, __u32 tid)
 {
 	if (!thread->retried_ns)
@@ -282,6 +306,7 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 	if (!goes_on(thread, retry, since)) {
 		if (retry->ns)
 			thread->newest_retry++;
+		settle_ended(thread, tid, thread->newest_retry);
 		retry = retry_at(thread, thread->newest_retry);
 		charge_nobody(thread, tid, retry->ns);
 		retry->ns = 0;

@@ -107,8 +107,6 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 		record_offcpu(VICTIM(thread->proc_id, tid),
 			      WAIT(reason, thread->phase) | WAIT_FLAGS(reason == REASON_LOCK ? EVENT_LOCK : 0),
 			      &thread->waker, since, total);
-	if (polls && reason == REASON_LOCK)
-		settle_all_ended(thread, tid);
 	if (polls && reason == REASON_LOCK && thread->waker.relation == RELATION_NONE) {
 		keep_retry(thread, tid, since, woken);
 		return 0;
@@ -121,6 +119,9 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 			       thread->waker_polled == thread->retried_lock && thread->phase == thread->retried_phase
 		       ? take_retries(thread, thread->waker_took_ns, 0)
 		       : 0;
+	/* Who ended the wait was asked first: its tenure has not ended. */
+	if (polls && reason == REASON_LOCK)
+		settle_all_ended(thread, tid);
 	is_lock = reason == REASON_LOCK || reason == REASON_KERNEL_LOCK;
 	held = reason == REASON_FUTEX || is_lock ? held_of(thread, reason, since, woken)
 						 : owed_of(thread, reason, total);

@@ -164,6 +164,7 @@ pub struct Reader {
     bytes: Map,
     allocations: Map,
     accounts: Map,
+    tenures: Map,
     block_io: Map,
     self_counters: Map,
     /// The iterator that reports live threads; without it time accounts contain only ended threads.
@@ -198,6 +199,7 @@ impl Reader {
             bytes: map("bytes")?,
             allocations: map("allocations")?,
             accounts: map("accounts")?,
+            tenures: map("tenures_of")?,
             block_io: map("block_io")?,
             reports: Mutex::default(),
             links: map(waits::LINKS)?,
@@ -317,6 +319,7 @@ impl Reader {
         self.launch_states.forget(ids);
         for id in ids {
             self.accounts.delete(&id.0.to_ne_bytes())?;
+            self.tenures.delete(&id.0.to_ne_bytes())?;
             self.procs.delete(&id.0.to_ne_bytes())?;
         }
         Ok(())

@@ -125,7 +125,7 @@ records! {
         shed: u32,
     }
 
-    /// When a thread had a lock that it polls for: it took it, and did not wait for it before `gave_ns`.
+    /// A thread took a lock that it polls for, and waited for it again at `gave_ns`. It may have released it at any time between.
     TenureRecord as "tenure" {
         /// 0 in an entry without a tenure.
         took_ns: u64,
@@ -342,7 +342,7 @@ records! {
         polled_ran_ns: u64,
         between_ns: u64,
         /// When it last took the lock that it polls: a wait for it was ended before it timed out, or timed out and the thread then ran for
-        /// long. Means nothing where the futex is no lock. 0 before the first.
+        /// long. Means nothing where the futex is no lock. 0 before the first for this futex.
         took_ns: u64,
         /// The futex of its last such wait, the lower half of its address in units of 8 bytes, 0 before the first; and the one that is
         /// proven to be a lock, since the thread that ended the last such wait has waited for it in the same way.

@@ -11,7 +11,7 @@ pub const MAX_DEPTH: usize = 8;
 /// Groups of waits for a lock that timed out that are kept for a thread, a power of two: see [`RetryRecord`](super::RetryRecord).
 pub const MAX_RETRIES: usize = 8;
 /// Tenures of polled locks that are kept of each process, all its threads together. A power of two.
-pub const MAX_TENURES: usize = 16;
+pub const MAX_TENURES: usize = 32;
 /// `TASK_COMM_LEN` of the kernel.
 pub const COMM_LEN: usize = 16;
 /// Bytes of a disk's name; longer than any in use.
