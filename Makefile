@@ -153,11 +153,10 @@ test-fleet: debug-stand-ins alert-tools
 	$(SUDO) .ci/test-nodes
 	$(SUDO) .ci/test-stragglers
 
-# PyTorch with stand-ins, and the exporter that observes it.
+# PyTorch with stand-ins.
 pytorch: tools
 	@.ci/install python3:python3 pip3:python3-pip nm:binutils taskset:util-linux
 	.ci/pytorch/install $(TARGET_DIR)/pytorch
-	$(CARGO) build -p gpucause
 
 test-pytorch: build pytorch
 	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/release/gpucause $(TARGET_DIR)/pytorch $(PYTORCH_ARGS)
