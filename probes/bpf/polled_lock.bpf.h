@@ -96,7 +96,7 @@ struct tenure_search {
 	__u32 is_ambiguous;
 };
 
-/* Whether a thread took the lock before a wait, and waited for it only after that. */
+/* True for a thread that took the lock before a wait, and waited for it again only after that. */
 static __always_inline bool covers(const struct tenure *tenure, __u32 lock, __u64 since, __u64 until)
 {
 	__u64 took = *(volatile __u64 *)&tenure->took_ns;
@@ -163,13 +163,16 @@ VERIFIED_ONCE int settle_ended(struct thread *thread, __u32 tid, __u32 at)
 	/* Another thread's may have taken its place meanwhile. */
 	if (!covers(tenure, thread->retried_lock, retry->since_ns, retry->until_ns))
 		return 0;
-	thread->retried_ns -= ns;
-	retry->ns = 0;
+	/* A switch that interrupted a call program may have taken it. */
+	ns = __sync_lock_test_and_set(&retry->ns, 0);
+	if (!ns)
+		return 0;
+	__sync_fetch_and_sub(&thread->retried_ns, ns);
 	charge_polled(thread, tid, proc_id, &holder, ns);
 	return 0;
 }
 
-/* The same with all groups. */
+/* Charges each group of such waits like that. */
 static __always_inline void settle_all_ended(struct thread *thread, __u32 tid)
 {
 	if (!thread->retried_ns)
@@ -188,7 +191,7 @@ static __always_inline void charge_nobody(struct thread *thread, __u32 tid, __u6
 	charge_polled(thread, tid, 0, &thread->waker, ns);
 }
 
-/* The same with all of them. */
+/* Charges nobody with all of them. */
 static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 {
 	charge_nobody(thread, tid, thread->retried_ns);
@@ -200,16 +203,13 @@ static __always_inline void charge_retries(struct thread *thread, __u32 tid)
 VERIFIED_ONCE __u64 take_retry(struct thread *thread, __u32 at, __u64 took, __u64 waits)
 {
 	struct retry *retry;
-	__u64 ns;
 
 	if (!thread)
 		return 0;
 	retry = retry_at(thread, at);
 	if (took > retry->since_ns || (waits && waits < retry->until_ns))
 		return 0;
-	ns = retry->ns;
-	retry->ns = 0;
-	return ns;
+	return __sync_lock_test_and_set(&retry->ns, 0);
 }
 
 /* Takes all such groups. The thread released the lock just when the last wait timed out, so that nobody was woken. */
@@ -221,7 +221,7 @@ VERIFIED_ONCE __u64 take_retries(struct thread *thread, __u64 took, __u64 waits)
 		return 0;
 	for (int i = 0; i < MAX_RETRIES; i++)
 		ns += take_retry(thread, i, took, waits);
-	thread->retried_ns -= ns;
+	__sync_fetch_and_sub(&thread->retried_ns, ns);
 	thread->settled_ns = bpf_ktime_get_ns();
 	return ns;
 }

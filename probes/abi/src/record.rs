@@ -130,7 +130,7 @@ records! {
         /// 0 in an entry without a tenure.
         took_ns: u64,
         gave_ns: u64,
-        /// As in `polled`.
+        /// Futex of the lock, in the units of `polled`.
         lock: u32,
         tid: u32,
         comm: [u8; COMM_LEN],

@@ -41,7 +41,7 @@ pub enum Way {
     Switched,
     /// The same, whose holder mostly spins instead of waiting.
     Spun,
-    /// The same, whose holder waits for the lock again in one of six turns. A pause follows each turn.
+    /// A lock that is polled, whose holder mostly spins and waits for it again in one of six turns. A pause follows each.
     Unseen,
     /// In `ppoll` on nothing.
     Poll,

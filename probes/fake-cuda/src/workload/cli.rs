@@ -232,9 +232,8 @@ pub(crate) struct Contend {
 pub(crate) struct Block {
     /// How to block: sleep, futex (timeout), lock (a thread named lock-holder releases it), polled (the same
     /// in pieces of 1 ms, while that thread works), switched (the same, but the holder wakes nobody), spun (the
-    /// same, but it does not wait either), unseen (the same, but it waits
-    /// in one of six turns, and a pause follows each), work (of a thread named producer, in such pieces), poll, pipe, net, io
-    /// (O_DIRECT), page_fault (evicted file mapping), ioctl (seccomp notification), yield, spin,
+    /// same, but it does not wait either), unseen (the same, but it waits for the lock in one of six turns, and a
+    /// pause follows each), work (of a thread named producer, in such pieces), poll, pipe, net, io (O_DIRECT), page_fault (evicted file mapping), ioctl (seccomp notification), yield, spin,
     /// kernel_mappings, kernel_faults, kernel_files (a lock of the kernel that a thread named kernel-holder has).
     #[arg(long, value_parser = way)]
     pub(crate) kind: Way,
