@@ -173,7 +173,7 @@ fn who_has_a_lock_that_is_polled_is_named_where_each_wait_times_out() -> Result<
     for (kind, turns) in [
         ("switched", "8ms --count 100"),
         ("spun", "8ms --count 100"),
-        ("unseen", "500us --count 500"),
+        ("unseen", "500us --count 1000"),
     ] {
         let process = blocked(&format!("--kind {kind} --each {turns}"))?;
         let (of_holder, of_all) = waited(&process, &[Reason::Lock], "lock-holder");
