@@ -169,16 +169,16 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
 
 #[test]
 fn who_has_a_lock_that_is_polled_is_named_where_each_wait_times_out() -> Result<()> {
-    // One wait in each turn of the last, as there is room for eight.
-    for (kind, turns) in [
-        ("switched", "8ms --count 100"),
-        ("spun", "8ms --count 100"),
-        ("unseen", "500us --count 1000"),
+    // Where other programs are in the way, a turn of `unseen` takes several waits, of which eight are kept.
+    for (kind, turns, least) in [
+        ("switched", "8ms --count 100", 97),
+        ("spun", "8ms --count 100", 97),
+        ("unseen", "500us --count 1000", 85),
     ] {
         let process = blocked(&format!("--kind {kind} --each {turns}"))?;
         let (of_holder, of_all) = waited(&process, &[Reason::Lock], "lock-holder");
         let shown = || format!("{kind}: {of_holder} of {of_all} ns: {:?}", process.waits);
-        ensure!(of_holder * 100 >= of_all * 97, shown());
+        ensure!(of_holder * 100 >= of_all * least, shown());
         ensure!(of_holder >= 300_000_000, shown());
     }
     Ok(())
