@@ -169,11 +169,11 @@ fn who_has_a_lock_that_is_polled_is_named_for_all_of_the_wait() -> Result<()> {
 
 #[test]
 fn who_has_a_lock_that_is_polled_is_named_where_each_wait_times_out() -> Result<()> {
-    // Where other programs are in the way, a turn of `unseen` takes several waits, of which eight are kept.
+    // Beside other programs a turn of `unseen` takes several waits, and eight are kept.
     for (kind, turns, least) in [
         ("switched", "8ms --count 100", 97),
         ("spun", "8ms --count 100", 97),
-        ("unseen", "500us --count 1000", 85),
+        ("unseen", "500us --count 1000", 80),
     ] {
         let process = blocked(&format!("--kind {kind} --each {turns}"))?;
         let (of_holder, of_all) = waited(&process, &[Reason::Lock], "lock-holder");
