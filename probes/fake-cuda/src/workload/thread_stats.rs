@@ -58,18 +58,26 @@ impl ThreadStats {
 pub(crate) struct Reading {
     pub(crate) wall_ns: u64,
     /// Without what a hypervisor takes.
-    pub(crate) cpu_ns: u64,
+    cpu_ns: u64,
     /// With it, and without a part of the switch to the thread.
     on_cpu_ns: u64,
     pub(crate) queued_ns: u64,
 }
 
 impl Reading {
-    /// For how long the thread was blocked from an earlier reading to this one: neither on a CPU nor waiting for one.
+    /// For how long the thread had a CPU from an earlier reading to this one, also where a hypervisor had that CPU.
+    pub(crate) fn on_cpu_since(&self, start: &Self) -> u64 {
+        (self.cpu_ns - start.cpu_ns).max(self.on_cpu_ns - start.on_cpu_ns)
+    }
+
+    /// For how long it had none.
+    pub(crate) fn off_cpu_since(&self, start: &Self) -> u64 {
+        (self.wall_ns - start.wall_ns).saturating_sub(self.on_cpu_since(start))
+    }
+
+    /// For how long it was blocked: neither on a CPU nor waiting for one.
     pub(crate) fn blocked_since(&self, start: &Self) -> u64 {
-        let on_cpu = (self.cpu_ns - start.cpu_ns).max(self.on_cpu_ns - start.on_cpu_ns);
-        let elsewhere = on_cpu + (self.queued_ns - start.queued_ns);
-        (self.wall_ns - start.wall_ns).saturating_sub(elsewhere)
+        self.off_cpu_since(start).saturating_sub(self.queued_ns - start.queued_ns)
     }
 }
 

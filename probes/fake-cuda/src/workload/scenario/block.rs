@@ -10,7 +10,7 @@ use crate::cli::{Block, Common};
 use crate::process::thread_id;
 use crate::quantiles;
 use crate::session::Threads;
-use crate::thread_stats::ThreadStats;
+use crate::thread_stats::{RunQueue, ThreadStats};
 
 pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
     let setup = Setup::new(common, &options.op)?;
@@ -37,16 +37,17 @@ pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
         } else {
             setup.libraries.set_thread(&op, &format!("{}=0ns", way.name()))?;
         }
+        // Before the first call: to make it may block.
+        let queue = RunQueue::of_this_thread()?;
         barrier.wait();
         warm_up(&mut caller, kernels);
         if !between {
             setup.libraries.set_thread(&op, &format!("{}={each}ns", way.name()))?;
         }
-        let mut blocks = Vec::new();
-        let mut blocked_cpu = 0;
+        let (mut blocks, mut off_cpu_ns) = (Vec::new(), 0);
         let start = ThreadStats::now()?;
         for _ in 0..count {
-            let cpu = clock::thread_cpu_ns();
+            let before = queue.now()?;
             if between {
                 let start = clock::monotonic_ns();
                 block::block(way, each)?;
@@ -54,18 +55,17 @@ pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
             } else {
                 blocks.push(timed(&mut caller));
             }
-            blocked_cpu += clock::thread_cpu_ns() - cpu;
+            off_cpu_ns += queue.now()?.off_cpu_since(&before);
             if between {
                 caller.step();
             }
         }
         let thread = ThreadStats::now()?.since(&start);
-        let wall: u64 = blocks.iter().sum();
         Ok(json!({
             "tid": thread_id(),
             "calls": caller.truth()["calls"],
             "blocks": quantiles::of(&blocks),
-            "blocked_offcpu_ns": wall.saturating_sub(blocked_cpu),
+            "blocked_offcpu_ns": off_cpu_ns,
             "thread": thread,
         }))
     })?;

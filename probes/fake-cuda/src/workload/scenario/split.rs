@@ -81,7 +81,7 @@ impl Spent {
         act()?;
         let end = queue.now()?;
         self.queued_ns += end.queued_ns - start.queued_ns;
-        self.cpu_ns += end.cpu_ns - start.cpu_ns;
+        self.cpu_ns += end.on_cpu_since(&start);
         self.wall_ns += end.wall_ns - start.wall_ns;
         Ok(())
     }
