@@ -59,7 +59,7 @@ impl ServiceManager {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Sends keep-alive pings while every task makes progress. Returns at once without a watchdog.
+    /// Sends keep-alive pings while the daemon is ready and every task makes progress. Returns at once without a watchdog.
     pub async fn keep_alive(self, progress: Progress) {
         let Some(allowed) = sd_notify::watchdog_enabled().filter(|allowed| !allowed.is_zero())
         else {
@@ -72,7 +72,12 @@ impl ServiceManager {
             ticks.tick().await;
             let stuck = progress.stuck(allowed.max(MIN_STUCK));
             match stuck {
-                None => notify(&[NotifyState::Watchdog]),
+                // The manager counts from readiness on. Until it reads, a full socket blocks, and must not keep scrapes waiting.
+                None if self.is_ready() => {
+                    let ping = tokio::task::spawn_blocking(|| notify(&[NotifyState::Watchdog]));
+                    let _ = ping.await;
+                }
+                None => {}
                 Some(task) if reported != stuck => {
                     tracing::error!(
                         task = task.label(),
