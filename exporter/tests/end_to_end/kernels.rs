@@ -24,9 +24,13 @@ const NAMES: [(&str, &str); 8] = [
 ];
 
 /// An exporter whose probes are on runtime and driver before anybody makes a call, and the process that keeps them there.
+/// All launches are seen, however slow the CPU is.
 fn attached() -> (Exporter, Workload) {
-    // All launches are seen, however slow the CPU is.
-    let exporter = Exporter::start(&["--probe.counting-limit=50%"]);
+    attached_with("--probe.counting-limit=50%")
+}
+
+fn attached_with(option: &str) -> (Exporter, Workload) {
+    let exporter = Exporter::start(&[option]);
     let mix = "--mix=cudaLaunchKernel=1,cuLaunchKernel=1";
     let keeper = Workload::start(&["calls", "--calls=1", mix]);
     for library in ["libcudart.so.12", "libcuda.so.1"] {
@@ -55,7 +59,8 @@ fn exported_launches(samples: &Samples, pid: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn launches_by_runtime_and_driver_are_exported_by_kernel_name() {
-    let (exporter, _keeper) = attached();
+    // Over the budget, the names of some handles are not read.
+    let (exporter, _keeper) = attached_with("--probe.budget=off");
     for handles in ["module", "library", "kernel", "symbol"] {
         let mut workload = Workload::start(&[
             "calls",
