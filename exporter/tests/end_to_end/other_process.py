@@ -57,8 +57,8 @@ def slow_reader():
 
 
 def compiler():
-    """A child that computes is waited for."""
-    return lambda: os.waitpid(child(b"ptxas", lambda: computes(WAIT)), 0)
+    """A child that computes is waited for, for much longer than it takes to make it."""
+    return lambda: os.waitpid(child(b"ptxas", lambda: computes(3 * WAIT)), 0)
 
 
 def sleeper():
