@@ -46,7 +46,7 @@ fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
 #[test]
 fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_right() {
     let exporter = Exporter::start(&["--probe.budget=1%", "--probe.counting-limit=1%"]);
-    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=14"]);
+    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=20"]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let pid = workload.pid();
     let own = [("pid", pid.as_str())];
@@ -57,7 +57,12 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
     });
     let (before, began) = (exporter.samples(), Instant::now());
     std::thread::sleep(Duration::from_secs(6));
-    let (after, wall) = (exporter.samples(), began.elapsed().as_secs_f64());
+    // Pauses are longer where probes take long to attach.
+    let (after, wall) = until("half a second of slices", || {
+        let (after, wall) = (exporter.samples(), began.elapsed().as_secs_f64());
+        let observed = after.sum(OBSERVED, &own) - before.sum(OBSERVED, &own);
+        (observed > 0.5).then_some((after, wall))
+    });
     let truth = workload.truth();
     let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert!(after.sum(LAUNCHES, &own) < truth["calls"]["cudaLaunchKernel"].as_f64().unwrap());
@@ -67,7 +72,7 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
         "{observed} s and {unobserved} s of {wall} s"
     );
     let rate = more(LAUNCHES, &own) / observed;
-    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 14.0;
+    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 20.0;
     assert!(
         (rate / true_rate - 1.0).abs() < 0.03,
         "{rate} launches/s, where there are {true_rate}"
