@@ -177,18 +177,18 @@ impl Measured {
 
     pub(crate) fn of(observed: &Observed, mut workload: Workload) -> Result<Self> {
         let truth = workload.result()?;
-        let wall = threads(&truth)?.iter().map(|thread| number(thread, "/first_call_ns")).max();
-        let wall = monotonic_ns() - wall.context("no threads")?;
-        // A slow snapshot says little about one point in time. An emulated processor makes no other.
+        let last = threads(&truth)?.iter().map(|thread| number(thread, "/first_call_ns")).max();
+        let last = last.context("no threads")?;
+        // A slow snapshot says little about one point in time, but more the later it is. An emulated processor makes no other.
         let (process, between) = until(
             || {
                 let before = monotonic_ns();
                 let process = observed.process(workload.pid())?;
                 let after = monotonic_ns();
-                let is_short = (after - before) * OF_WALL < wall || is_emulated();
+                let is_short = (after - before) * OF_WALL < before - last || is_emulated();
                 Ok(is_short.then_some((process, [before, after])))
             },
-            || format!("no snapshot is short against {wall} ns"),
+            || format!("no snapshot is short against the time since {last} ns"),
         )?;
         Ok(Self { workload, truth, process, between })
     }
