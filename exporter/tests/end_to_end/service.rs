@@ -100,6 +100,17 @@ fn a_daemon_that_stands_still_gives_no_sign_of_life() {
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
 }
 
+#[test]
+fn a_service_manager_that_does_not_read_keeps_no_scrape_waiting() {
+    let manager = Manager::new();
+    let exporter = manager.exporter(&[]);
+    // The kernel keeps ten notices for a reader, and there are ten a second.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(http_client::get(exporter.address, "/metrics").status, 200);
+    assert_eq!(manager.notice(), "READY=1\n");
+    assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
+}
+
 /// Threads that run again when this is dropped: a process with a stopped thread cannot end.
 struct Stopped(Vec<Pid>);
 
