@@ -39,7 +39,7 @@ fn a_process_that_calls_30_operations_has_at_most_60_200_and_1700_series() {
     let missing: Vec<_> = TRAINING_OPS.iter().filter(|op| !called.contains(**op)).collect();
     assert!(missing.is_empty(), "{missing:?} of {called:?}");
     for (level, limit, each) in LEVELS {
-        // Those by which it asked for what it calls, where they were seen.
+        // The workload asks for handles first; each operation that does so may be on the page, too.
         let limit = limit + (called.len() - TRAINING_OPS.len()) * each;
         for accept in FORMATS {
             std::thread::sleep(SHARED_FOR);
