@@ -16,6 +16,9 @@ MAP(samples, HASH, BPF_F_NO_PREALLOC, 2048, struct sample, __u64);
 /* The sample that is being taken: too large for the BPF stack. */
 MAP(sample_scratch, PERCPU_ARRAY, 0, 1, __u32, struct sample);
 
+/* The period of the CPU's last sample by timers. */
+MAP(sample_period, PERCPU_ARRAY, 0, 1, __u32, __u64);
+
 /* Whether the thread runs outside its traced calls, as its account has it. */
 static __noinline bool is_host_code(struct task_struct *task, __u32 proc_id)
 {
@@ -124,21 +127,31 @@ int sample_code(struct bpf_perf_event_data *ctx)
 
 #define SAMPLE_NS (1000000000ULL / SAMPLES_PER_SECOND)
 
-/* At the first timer in each period, wherever the thread is then: some time after the last sample would be biased towards
- * what begins then. */
+/* Whether this is the CPU's first timer in a period. */
+static __always_inline bool begins_period(void)
+{
+	__u64 period = bpf_ktime_get_ns() / SAMPLE_NS;
+	__u32 only = 0;
+	__u64 *last = bpf_map_lookup_elem(&sample_period, &only);
+
+	if (!last || *last == period)
+		return false;
+	*last = period;
+	return true;
+}
+
+/* At the first timer of each CPU in each period, whatever runs there, as perf events do: some time after the last sample
+ * would be biased towards what begins then. */
 SEC("tp_btf/hrtimer_expire_entry")
 int sample_tick(__u64 *ctx)
 {
 	COUNT_RUN(SAMPLE);
-	struct sampled *sampled = chosen_thread();
-	__u64 period;
+	struct sampled *sampled;
 
-	if (!sampled)
+	if (!begins_period())
 		return 0;
-	period = bpf_ktime_get_ns() / SAMPLE_NS;
-	if (period == sampled->period)
-		return 0;
-	sampled->period = period;
-	take_sample(ctx, sampled);
+	sampled = chosen_thread();
+	if (sampled)
+		take_sample(ctx, sampled);
 	return 0;
 }

@@ -20,7 +20,7 @@ pub const SAMPLE_NATIVE: u32 = 1;
 pub const SAMPLE_PYTHON: u32 = 2;
 
 records! {
-    /// A thread that is sampled. Written by user space; its last two fields by the programs.
+    /// A thread that is sampled. Written by user space; its last field by the programs.
     SampledRecord as "sampled" {
         proc_id: u32,
         tgid: u32,
@@ -32,8 +32,6 @@ records! {
         python: PythonLayout,
         /// CPython's record of the thread, once found; its id is checked each time.
         python_thread: u64,
-        /// The period of its last sample, where timers sample it.
-        period: u64,
     }
 
     /// What a thread ran: the key of the `samples` map, whose value is a count.
@@ -110,7 +108,6 @@ impl SampledThread {
             has_python: self.python.is_some().into(),
             python: self.python.unwrap_or(PythonLayout::NONE),
             python_thread: 0,
-            period: 0,
         }
     }
 }

@@ -10,6 +10,7 @@ mod caller;
 mod real;
 mod recorded;
 mod rival;
+mod samples;
 mod switcher;
 
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ fn main() -> Result<()> {
         (Some("call"), Some(count)) => return caller::run(count),
         (Some("real"), Some(count)) => return caller::run_real(count),
         (Some("switch"), Some(count)) => return switcher::run(count),
+        (Some("samples"), _) => return samples::run(),
         _ => {}
     }
     if let ("hit", Some(mode)) = (task.as_deref().unwrap_or_default(), argument) {
@@ -48,6 +50,7 @@ fn main() -> Result<()> {
     let one = calls()?;
     real::run(one)?;
     recorded::run()?;
+    samples::run()?;
     switches()
 }
 

@@ -168,6 +168,12 @@ impl Statistics {
         });
         Ok(costs.collect())
     }
+
+    /// Nanoseconds that a program of this name has run.
+    pub(crate) fn time_of(&self, name: &str) -> u64 {
+        let of_name = ProgInfoIter::default().filter(|program| *program.name == *name);
+        of_name.map(|program| program.run_time_ns).sum()
+    }
 }
 
 impl Drop for Statistics {
