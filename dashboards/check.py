@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether the dashboards are sound, in seconds and without a server: their JSON, queries, variables, layout and links.
+"""Checks in seconds and without a server that the dashboards are sound: their JSON, queries, variables, layout and links.
 
-That they ask only for series that there are is tested together with the rules, in exporter/tests/alerting.
+exporter/tests/alerting tests, together with the rules, that the dashboards query only series that exist.
 """
 
 import itertools
@@ -106,7 +106,7 @@ def no_panel_lies_on_another(dashboards):
             place = panel["gridPos"]
             if place["x"] < 0 or place["x"] + place["w"] > 24 or min(place["w"], place["h"]) < 1:
                 yield f'{one.uid}: {panel["title"]} does not lie in the grid'
-            # Those that a panel is repeated as fill its line.
+            # A panel that is repeated fills its line.
             if panel.get("repeat") and (place["w"] != 24 or panel["repeat"] not in one.variables):
                 yield f'{one.uid}: {panel["title"]} cannot be repeated here'
         for first, second in itertools.combinations(one.json["panels"], 2):

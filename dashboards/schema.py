@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whether Grafana takes the dashboards as they are meant: its own types, of PyPI's grafana-foundation-sdk, read each file, and what
-they write again must have everything that the file has. They pass over what they do not know, as Grafana does.
+"""Checks that Grafana reads the dashboards as they are meant: its own types, of PyPI's grafana-foundation-sdk, read each file, and the
+JSON that they write again must have everything that the file has. The types ignore unknown fields, as Grafana does.
 """
 
 import json
@@ -31,7 +31,7 @@ def lost(ours, theirs, where):
 
 
 def problems(path):
-    """What Grafana would take otherwise of one file."""
+    """Returns the parts of one file that Grafana would read differently."""
     ours = json.loads(path.read_text())
     try:
         theirs = dashboard.Dashboard.from_json(ours)

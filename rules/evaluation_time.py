@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a real Prometheus takes to evaluate every rule and alert here, for many exporters.
+"""Measures the time that a real Prometheus takes to evaluate every rule and alert here, for many exporters.
 
-One small server plays the exporters: each page has those series of its processes that rules read, and calls that they do not, as at
-the exporter's default level; --level full adds what that level has of calls. The counters grow with time. CPU time is what the same Prometheus needs in a minute with the rules more than without, so it
-is right on a busy host too, where evaluations that were missed count as if they had been done. The times of single groups and
-rules are the best of those that Prometheus tells, and true where the host is quiet for that long. The hour that some rules look
-back is not there, for which those take less than in the long run.
+One small server plays the exporters: each page has the series of its processes that rules read, and calls that rules do not read, as at
+the exporter's default level; --level full adds that level's series of calls. The counters grow with time. CPU time is the time that the same
+Prometheus needs in an interval with the rules, less its time without them. It is right on a busy host too: it is scaled up to all
+evaluations that were due. The times of single groups and rules are the lowest that Prometheus reports, and are right where the host is
+quiet for that long. Rules that read the last hour take less time here than in the long run, because that hour has no data.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BOUNDS = [
     "0.000262143", "0.000524287", "0.001048575", "0.002097151", "0.004194303", "0.008388607", "0.016777215",
     "0.067108863", "0.268435455", "1.073741823", "8.589934591", "68.719476735", "+Inf",
 ]
-# Of all launches together.
+# Bounds of launch and off-CPU durations.
 FEWER_BOUNDS = [
     "0.000001023", "0.000004095", "0.000008191", "0.000016383", "0.000032767", "0.000065535", "0.000131071",
     "0.000262143", "0.000524287", "0.001048575", "0.002097151", "0.004194303", "0.016777215", "0.067108863", "1.073741823", "+Inf",
@@ -37,7 +37,7 @@ CAUSES = (
     "cpu_preemption runqueue_wait lock_wait kernel_lock block_io page_fault process_wait dataloader_starvation implicit_sync allocator_churn "
     "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start host_code large_copy unexplained"
 ).split()
-# Those whose time can be lost: no other has a series of lost time.
+# Causes whose time can be lost: no other cause has a series of lost time.
 LOSSES = "cpu_preemption runqueue_wait lock_wait kernel_lock block_io page_fault dataloader_starvation noisy_cgroup".split()
 LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
 CALLS = [
@@ -67,7 +67,7 @@ def histogram(name, labels, bounds=BOUNDS):
 
 
 def summary(name, labels):
-    """What a histogram without classic buckets has."""
+    """The sum and count, which a histogram has without classic buckets too."""
     yield f"{name}_sum{{{labels}}} @e-3"
     yield f"{name}_count{{{labels}}} @0"
 
@@ -136,7 +136,7 @@ def page(instance, processes, level):
     lines += [f'gpucause_scrape_collector_success{{collector="{n}"}} 1' for n in range(12)]
     lines += [f'gpucause_observation_state{{state="{state}"}} {value}' for state, value in
               [("attached", 1), ("partial", 0), ("disabled", 0)]]
-    # Of one process in eight.
+    # One process of each page has a chain: by default, one in eight.
     lines += ['gpucause_causal_chain_info{pid="1000",comm="python3",cause="cpu_preemption",chain_id="1",culprit="rustc",'
               'culprit_unit="build.service",culprit_pod="",cpus="0-7",culprit_cpus="0-127"} 1',
               "gpucause_web_config_last_reload_successful 1", "gpucause_dcgm_up 1"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a page costs a real Prometheus at each level: series and memory with many exporters, printed as a table.
+"""Measures the cost of a page for a real Prometheus at each level: series and memory with many exporters, printed as a table.
 
 One small server (`cargo run --example serve_ranks`) plays the exporters: its page is that of the exporter itself, of eight training
 ranks whose counters grow. Each case has a Prometheus of its own, one after the other, that scrapes it as so many instances. Memory is

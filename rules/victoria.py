@@ -15,7 +15,7 @@ HEAD = """# {file} for vmalert, which sees what a rule recorded only seconds lat
 # of MetricsQL. Load it in place of that file. Written by rules/victoria.py.
 """
 RULE = re.compile(r"      - (record|alert): (\S+)\n        expr: (?:\|\n((?:          .*\n)+)|(.+)\n)")
-# Of the past only what was recorded.
+# Recorded names, except with a range or an offset: the past has only recorded values.
 NAME = re.compile(r"(?:process|peers|rank|state):gpucause_fleet_\w+:\w+(?![\w:\[]| offset)")
 # Templates are of now, and expressions have no timestamp.
 OF_NOW = re.compile(rf"timestamp\(({NAME.pattern})\) > time\(\) - 11")

@@ -1,4 +1,4 @@
-"""What Alertmanager notifies, in place of a pager."""
+"""A receiver that Alertmanager notifies in place of a pager."""
 
 import http.server
 import json

@@ -1,5 +1,5 @@
-"""What evaluates the shipped rules: Prometheus, or VictoriaMetrics with vmagent and vmalert. Of the shipped files only addresses are
-changed."""
+"""The engines that evaluate the shipped rules: Prometheus, or VictoriaMetrics with vmagent and vmalert. They load the shipped files with
+nothing but addresses changed."""
 
 import shutil
 

@@ -21,7 +21,7 @@ from stack import Failure  # noqa: E402
 JOB = 41
 CULPRIT = 2
 USER, PASSWORD = "ops", "fleet"
-# Of that password.
+# bcrypt hash of that password.
 USERS = "basic_auth_users:\n  ops: $2y$04$abcdefghijklmnopqrstuuiBT1eBKGYz7JvDNRQV4LuggSj52qANu\n"
 CHAIN_SECONDS = 120
 # Between the ends of the nodes' records, at most: the slowest of them on a busy host.
@@ -66,7 +66,7 @@ class Test:
         self.addresses = ",".join(f"http://{USER}@{node.instance}" for node in nodes)
 
     def run(self, *command, status=0):
-        """What it prints, on success."""
+        """Returns the output of a gpucause command; raises Failure if it ends with another status."""
         environment = {**os.environ, "GPUCAUSE_PASSWORD": PASSWORD}
         answer = subprocess.run([self.gpucause, *command], capture_output=True, text=True, check=False, env=environment)
         if answer.returncode != status:
@@ -135,7 +135,7 @@ class Test:
                 raise Failure(f"{name} is not in the Perfetto trace")
 
     def refuse(self):
-        """The same again at once is refused by each node, which says so."""
+        """Each node refuses a second record that is asked for at once, and says so."""
         said = self.run("flight", "--nodes", self.addresses, "-o", self.stack.folder / "again.db", status=1)
         if said.count("try again in ") != len(self.nodes) or f"none of {len(self.nodes)} nodes answered" not in said:
             raise Failure(f"a second record is not refused: {said}")

@@ -35,7 +35,7 @@ def say(text):
 
 
 LOCAL = "127.0.0.1:9400"
-# Of `explain`: causes were found, nothing was, or the probes are still being attached.
+# Exit statuses of `explain`: causes were found, none was found, or the probes are still being attached.
 ANSWERS = (0, 2, 3)
 
 
@@ -49,7 +49,7 @@ class LocalNode(Node):
 
 
 def late_ranks(args, node):
-    """What the node says of late ranks."""
+    """Returns the lines in which the node names late ranks."""
     command = [args.programs.resolve() / "gpucause", "explain", "--url", f"http://{LOCAL}", "--since", "10m"]
     answer = subprocess.run(node.inside(command), capture_output=True, text=True, check=False)
     if answer.returncode not in ANSWERS:

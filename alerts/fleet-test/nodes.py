@@ -94,7 +94,7 @@ class Node:
 
 @contextlib.contextmanager
 def cluster(name, args, kind=Node):
-    """What runs programs, and the nodes of a test. A failure ends it with the reason."""
+    """Yields the stack that runs programs, and the nodes of a test. A failure ends the test with the reason."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as context:
         folder = args.keep or pathlib.Path(context.enter_context(tempfile.TemporaryDirectory(prefix=f"gpucause-{name}-")))
@@ -154,7 +154,7 @@ def kill(rank, _others):
     os.waitpid(rank.pid, 0)
 
 
-# What is done to a rank, the alert that must name it, and how it ends.
+# For each fault: how it is injected into a rank, the alert that must name the rank, and how the fault is ended.
 FAULTS = {
     "slow": (slow, "GpucauseStraggler", no_longer_slow),
     "stopped": (lambda rank, _: rank.signal(signal.SIGSTOP), "GpucauseStraggler", lambda rank, _: rank.signal(signal.SIGCONT)),

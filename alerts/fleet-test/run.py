@@ -26,7 +26,7 @@ PORTS = {"prometheus": 19190, "alertmanager": 19193, "webhook": 19195, "vmagent"
 # The alerts about ranks go there.
 RECEIVER = "training-jobs"
 MOST_SECONDS = 20
-# What the restart of a server may take besides.
+# Additional time that the restart of a server may take.
 RESTART_SECONDS = 15
 RESOLVE_SECONDS = 90
 
@@ -89,7 +89,7 @@ class Round:
         self.failures = []
 
     def explains(self, at, labels):
-        """Whether the alert is about this rank, from its fault until that was resolved."""
+        """Returns true if the alert is about this rank, between its fault and the end of the alert."""
         end = self.healed + (self.resolved if self.resolved is not None else RESOLVE_SECONDS)
         return is_of(labels, self.rank) and self.injected <= at <= end
 

@@ -114,7 +114,7 @@ class Action:
         self.taint = need(TAINT, table.get("taint"), "taint") if self.kind == "kubernetes-taint" else None
 
     def is_for(self, labels):
-        """Whether this is an alert and an instance of the settings."""
+        """Returns true if the settings name this alert, its instance and its labels."""
         return (
             labels.get("alertname") == self.alertname
             and labels.get("instance") in self.instances
@@ -175,7 +175,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Prometheus:
-    """What fires now, by a server that the settings name."""
+    """A Prometheus server that the settings name, which is asked for the alerts that fire now."""
 
     def __init__(self, url):
         self.url = url.rstrip("/")
@@ -432,7 +432,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def explained(error):
-    """What is wrong with the settings, as a sentence."""
+    """Describes in a sentence why the settings are wrong."""
     match error:
         case OSError(strerror=str()):
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -449,7 +449,7 @@ def main():
         sys.exit(USAGE)
     try:
         settings = Settings(tomllib.loads(pathlib.Path(sys.argv[1]).read_text()))
-        # What was only logged does not use up what may be done.
+        # Actions that were only logged do not count against the limits of real ones.
         state = settings.state_file if settings.act else settings.state_file.with_suffix(".dry-run")
         receiver = Receiver(settings, Prometheus(settings.prometheus), Limits(state, settings.act))
         server = Server(settings, receiver)

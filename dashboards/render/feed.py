@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Between two scrapes, and between two evaluations of the rules.
 INTERVAL = 2
 GPUS = [f"GPU-00000000-0000-4000-8000-{number:012}" for number in range(2)]
-# What goes wrong with the trainer, one after the other.
+# Faults of the trainer, one after the other.
 FAULTS = ["incident", "lock", "dataloader", "alloc-churn", "memcpy-bottleneck"]
 HEALTHY_SECONDS = 18
 RANKS = 4

@@ -40,7 +40,7 @@ def _matches(matcher, name):
 
 
 def settings(panel, name):
-    """What holds for the series or column of this name."""
+    """Returns the settings of the series or column of this name."""
     config = panel["fieldConfig"]
     merged = copy.deepcopy(config["defaults"])
     for override in config["overrides"]:

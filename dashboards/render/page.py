@@ -109,7 +109,7 @@ class Renderer:
                 self.marks.append(next(moment for moment, value in zip(moments, values, strict=True) if value is not None))
 
     def step(self, width):
-        """As Grafana: as many values as there are pixels, not closer than scrapes."""
+        """Returns the step of a query as Grafana chooses it: one value a pixel, but none closer than scrapes."""
         return max(self.scrape, round((self.end - self.start) / width))
 
     def placed(self):

@@ -11,7 +11,7 @@ LABEL_VALUES = re.compile(r"label_values\((?:(?P<selector>.+),\s*)?(?P<label>\w+
 
 
 class QueryError(Exception):
-    """What Prometheus says against a query."""
+    """Prometheus rejects a query; the text is its reason."""
 
 
 class Prometheus:
@@ -49,7 +49,7 @@ class Prometheus:
         return series, moments
 
     def label_values(self, query, start, end):
-        """What `label_values(SELECTOR, LABEL)` stands for in a variable, sorted."""
+        """Returns the values of a variable that is defined as `label_values(SELECTOR, LABEL)`, sorted."""
         found = LABEL_VALUES.match(query.strip())
         if not found:
             raise QueryError(f"{query}: not of the form label_values(SELECTOR, LABEL)")

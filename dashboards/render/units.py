@@ -16,7 +16,7 @@ TIMES = [
     (1e-6, "µs"),
     (1e-9, "ns"),
 ]
-# As they stand behind a number.
+# Suffixes written behind a number.
 SUFFIXES = {"percent": "%", "percentunit": "%", "ops": "ops/s", "watt": "W", "short": "", "none": ""}
 KNOWN = {*SUFFIXES, "s", "bytes", "Bps", "mbytes", "dateTimeAsIso"}
 

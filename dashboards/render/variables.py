@@ -1,4 +1,4 @@
-"""What the variables of a dashboard stand for, in queries, titles and links."""
+"""Values of a dashboard's variables in queries, titles and links."""
 
 import re
 
@@ -40,7 +40,7 @@ class Variables:
             self.values[one["name"], "all"] = one.get("allValue") or "|".join(found)
 
     def one(self, name, value):
-        """The same variables, with one value for `name`."""
+        """Returns a copy of the variables with one value for `name`."""
         copy = object.__new__(Variables)
         copy.__dict__ = {**self.__dict__, "values": {**self.values, name: [value]}, "all": self.all - {name}}
         return copy

@@ -1,4 +1,4 @@
-"""What lost GPU time and idle GPUs cost, and who pays for it."""
+"""The dashboard of the cost of lost GPU time and idle GPUs, and of who pays for it."""
 
 from grafana import (
     CAUSES,
@@ -27,7 +27,7 @@ NO_PRICE = " Empty without prices: rules/prices/gpu_hours.yaml."
 
 
 def amount(series, by=""):
-    """What the minutes of the time range add up to."""
+    """Returns the query that sums up the minutes of the time range."""
     summed = f"sum_over_time({series}:increase1m{{{ON}}}[$__range])"
     return f"sum by ({by}) ({summed})" if by else f"sum({summed})"
 
@@ -37,7 +37,7 @@ def hours(series, by=""):
 
 
 def an_hour(series, by):
-    """What it costs an hour, by the last five minutes: a minute without a loss has no series."""
+    """Returns the query of the cost an hour, by the last five minutes: a minute without a loss has no series."""
     return f"sum by ({by}) (sum_over_time({series}:increase1m{{{ON}}}[5m])) * 12"
 
 

@@ -71,7 +71,7 @@ def absolute(levels):
 
 
 def rate(metric, by, selector):
-    """What a counter grows by a second, summed up by labels."""
+    """Returns the query of a counter's increase a second, summed up by labels."""
     return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
 
 
@@ -354,7 +354,7 @@ def states(title, description, targets, *, mappings, unit="short", w=24, h=6, **
 
 
 def values(mapping):
-    """What values are called and how they are coloured: value -> (text, colour)."""
+    """Maps values to text and colour: value -> (text, colour)."""
     options = {
         str(value): {"text": text, "color": colour, "index": index}
         for index, (value, (text, colour)) in enumerate(mapping.items())

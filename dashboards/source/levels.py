@@ -1,4 +1,4 @@
-"""What a panel needs beyond the default level of the exporter's page, by the table in exporter/METRICS.md."""
+"""Notes on panels that need more than the default level of the exporter's page, by the table in exporter/METRICS.md."""
 
 import pathlib
 import re
@@ -17,12 +17,12 @@ def _metric(name):
 
 
 def needs_full(expr):
-    """Whether a query reads what only the level full has."""
+    """Returns true if the query reads metrics that only the level full has."""
     return any(LEVELS.get(_metric(name)) == "full" for name in NAME.findall(expr))
 
 
 def needs_full_buckets(expr):
-    """Whether a query reads classic buckets that only the level full has."""
+    """Returns true if the query reads classic buckets that only the level full has."""
     buckets = [name for name in NAME.findall(expr) if name.endswith("_bucket") and _metric(name) not in TAILS]
     return any(name in LEVELS or _metric(name) in LEVELS for name in buckets)
 
@@ -40,7 +40,7 @@ def _note(panel):
 
 
 def _when_empty(panel):
-    """What the panel shows in place of `No data`; nothing where the default level is enough for a part of it."""
+    """Returns the text that the panel shows in place of `No data`; None where the default level is enough for a part of it."""
     exprs = [target["expr"] for target in panel["targets"]]
     if all(needs_full(expr) for expr in exprs):
         return "No data (only with metrics.level: full)"

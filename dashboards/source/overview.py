@@ -32,7 +32,7 @@ SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
 # Exporters name the label of the host in one of two ways.
 BY_GPU = "max by (UUID, gpu, Hostname, hostname)"
 GPU = "GPU {{gpu}} on {{Hostname}}{{hostname}}"
-# Of whichever exporter Prometheus scrapes.
+# GPU utilization from whichever GPU exporter Prometheus scrapes.
 BUSY = 'gpu:gpucause_gpu_busy:ratio_avg2m{UUID=~"$gpu"}'
 
 
