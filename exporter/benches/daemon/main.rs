@@ -1,6 +1,6 @@
-//! What the daemon takes of its host, beside the bounds that it must keep: CPU time while calls are counted and nobody
-//! scrapes, the time of a scrape and the memory with many processes under observation, alone and as a container counts it, and what probes take of a program with
-//! and without a budget. Run with `make bench`.
+//! Cost of the daemon for its host, with the bounds that it must keep: CPU time while calls are counted and nobody scrapes; time of a
+//! scrape and memory with many observed processes, alone and as a container counts it; and cost of the probes for a program with and
+//! without a budget. Run with `make bench`.
 //!
 //! The daemon is the real program in a process of its own; the calls are those of stand-in workloads.
 
@@ -79,7 +79,7 @@ struct Scrapes {
     name: &'static str,
     /// From one to the next.
     interval: Duration,
-    /// Those before, which are not timed.
+    /// Scrapes before them, which are not timed.
     skipped: usize,
     timed: usize,
 }
@@ -88,7 +88,7 @@ impl Scrapes {
     /// Not expected: the sample is taken on request.
     const OUT_OF_TURN: Self =
         Self { name: "out of turn", interval: Duration::ZERO, skipped: 0, timed: 30 };
-    /// As Prometheus asks: a sample is there.
+    /// Expected, as from Prometheus: the sample is taken before the request.
     const AT_AN_INTERVAL: Self =
         Self { name: "at an interval", interval: Duration::from_secs(1), skipped: 3, timed: 15 };
 }
@@ -173,7 +173,7 @@ impl Crowd {
 }
 
 fn scraped(crowd: &Crowd) {
-    // As many as there are: the default limit is lower.
+    // The limit admits every process of the crowds; the default limit is lower.
     let mut config = tempfile::NamedTempFile::new().unwrap();
     write!(config, "limits: {{live_processes: 1024}}").unwrap();
     let exporter = Exporter::start(&["--config.file", config.path().to_str().unwrap()]);

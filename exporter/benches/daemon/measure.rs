@@ -1,4 +1,4 @@
-//! What a process takes.
+//! CPU time and memory of a process.
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;

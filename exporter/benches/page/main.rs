@@ -1,6 +1,6 @@
-//! What a page takes to be made of a copy of the kernel maps, at the default level and at the full one, in each form: families by the
-//! collectors, written as they come, and compressed as a scraper asks for it. Of made-up processes, within this process: needs no privileges, and tells the exporter's own part of
-//! a scrape from that of the kernel. Forms take turns, so that a busy host is slow for all of them.
+//! Time to make a page from a copy of the kernel maps, at the default level and at the full one, in each form: families by the collectors,
+//! written as they come, and compressed as a scraper asks for it. The processes are made up, and all runs in this process: it needs no
+//! privileges, and measures the exporter's own part of a scrape without the kernel's. Forms take turns, so that a busy host slows all of them.
 //!
 //! Beside the time on the clock stands the CPU time of all threads, which other programs on the host hardly change.
 

@@ -1,5 +1,5 @@
-//! What each process did lately, and what all of them did in each of the last evaluations. Made of what the engine keeps or computes
-//! anyway.
+//! Recent activity of each process, and activity of all of them in each of the last evaluations, from data that the engine keeps or
+//! computes anyway.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub const TIMELINE_SECONDS: f64 = 900.0;
 /// Points of a timeline at most, whatever the interval between evaluations.
 const MAX_POINTS: usize = 640;
 
-/// What identifies a process to a reader.
+/// Identity of a process for a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) pid: Tgid,
@@ -36,7 +36,7 @@ impl From<&ProcessSnapshot> for Identity {
     }
 }
 
-/// What a process that makes traced calls did in some time.
+/// Activity of a process that makes traced calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activity {
     /// The process.
@@ -45,13 +45,13 @@ pub struct Activity {
     pub pid: Tgid,
     /// Its name.
     pub comm: Comm,
-    /// Whether it has ended.
+    /// True if it has ended.
     pub has_ended: bool,
     /// Length of the time; shorter for a process that began or ended in it.
     pub span: Nanos,
     /// Outermost launches of kernels and graphs that were seen, cold and warm, timed or not.
     pub launches: u64,
-    /// Those of them that were timed.
+    /// Number of these launches that were timed.
     pub timed: u64,
     /// Time of `span` in which calls were not counted.
     pub unobserved: Nanos,
@@ -62,7 +62,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Of a process between two snapshots; without the first, since it was first seen, or since `from` when that is later.
+    /// Returns the activity of a process between two snapshots; without the first, since it was first seen, or since `from` when that is later.
     pub fn between(
         before: Option<&ProcessSnapshot>,
         now: &ProcessSnapshot,
@@ -163,7 +163,7 @@ fn launches(before: &Accounts<'_>, now: &Accounts<'_>) -> (u64, Histogram) {
     (count, if kernels.count() == 0 { graphs } else { kernels })
 }
 
-/// What the processes of a host did in the time between two snapshots.
+/// Activity of a host's processes between two snapshots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activities {
     /// Begin and end, on the monotonic clock.
@@ -182,7 +182,7 @@ pub(crate) fn activities(baselines: &VecDeque<Baseline>) -> Option<Activities> {
     let of = |(&id, now): (&ProcId, &ProcessBaseline)| {
         let identity = now.identity;
         let before = first.processes.get(&id).map(Accounts::of_baseline);
-        // Of one that was missing in the first snapshot nothing is known of this time alone.
+        // The activity of an older process that the first snapshot lacks is not known for this window alone.
         let is_known = before.is_some() || identity.first_seen >= first.at;
         let window = (first.at, last.at);
         (lived(&identity) && is_known)
@@ -197,7 +197,7 @@ pub(crate) fn activities(baselines: &VecDeque<Baseline>) -> Option<Activities> {
     Some(Activities { window, processes })
 }
 
-/// What all processes did between two evaluations.
+/// Activity of all processes between two evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TimelinePoint {
     /// The end, in seconds since the Unix epoch.

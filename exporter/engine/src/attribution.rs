@@ -22,7 +22,7 @@ use crate::engine::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::losses;
 
-/// What is charged at one tick.
+/// Data for charging causes at one tick.
 #[derive(Debug)]
 pub(crate) struct Attribution<'a> {
     /// The latest is last.
@@ -66,7 +66,7 @@ impl Attribution<'_> {
         }
     }
 
-    /// What a cause cost since its chain was last charged.
+    /// Returns the cost of a cause since its chain was last charged.
     fn cost(
         &mut self,
         process: &Process<'_>,
@@ -95,7 +95,7 @@ impl Attribution<'_> {
         cost(detection, &delta, &taken)
     }
 
-    /// What a hang cost since its chain was last charged; for a new chain, since the call began.
+    /// Returns the cost of a hang since its chain was last charged; for a new chain, since the call began.
     fn cost_of_hang(&mut self, process: &Process<'_>, detection: &Detection) -> Cost {
         let (id, now) = (process.now.id, self.input.snapshot.taken_at);
         let thread = process.now.dispatchers.iter().find(|own| Some(own.tid) == detection.tid);

@@ -50,7 +50,7 @@ macro_rules! labelled {
 }
 
 labelled! {
-    /// What keeps the host from feeding the GPU.
+    /// Cause that keeps the host from feeding the GPU.
     Cause {
         /// Another task had the CPU.
         CpuPreemption = "cpu_preemption",
@@ -96,12 +96,12 @@ labelled! {
 }
 
 impl Cause {
-    /// Whether it takes dispatcher time while it lasts: a leak does not until memory runs out, and a killed process has none.
+    /// Returns true if it takes dispatcher time while it lasts: a leak takes none until memory runs out, and a killed process has none.
     pub const fn takes_time(self) -> bool {
         !matches!(self, Self::MemoryLeak | Self::OomKill)
     }
 
-    /// Whether the program does it itself: no other task is the culprit.
+    /// Returns true if the program itself is the cause: no other task is the culprit.
     pub const fn is_of_the_program(self) -> bool {
         matches!(
             self,
@@ -120,7 +120,7 @@ impl Cause {
         matches!(self, Self::LockWait | Self::KernelLock)
     }
 
-    /// Whether the time that it takes is lost: the victim is off the CPU in a [lost
+    /// Returns true if the time that it takes is lost: the victim is off the CPU in a [lost
     /// state](gpucause_abi::state::State::is_lost_in).
     pub const fn loses_time(self) -> bool {
         matches!(
@@ -161,12 +161,12 @@ labelled! {
 }
 
 impl Effect {
-    /// Whether a call hangs or a process was killed, which comes before all that only takes time.
+    /// Returns true if a call hangs or a process was killed, which comes before all that only takes time.
     pub const fn is_urgent(self) -> bool {
         matches!(self, Self::Hang | Self::ProcessKilled)
     }
 
-    /// What a share is of, as in `80 % of the slow launches`.
+    /// Returns the name of the whole that a share is part of, as in `80 % of the slow launches`.
     pub const fn describe(self) -> &'static str {
         match self {
             Self::LaunchTail => "slow launches",
@@ -276,7 +276,7 @@ impl Culprit {
         (self.pid, &self.host)
     }
 
-    /// What it is to the victim: a thread of its process, or another process with where that runs.
+    /// Describes its relation to the victim: a thread of the victim's process, or another process with the place where that runs.
     pub fn describe(&self, victim: &Victim) -> String {
         let own = self.pid == victim.pid;
         match self.tid {
@@ -351,15 +351,15 @@ pub struct Chain {
     pub evidence: Evidence,
     /// From the culprit to the effect.
     pub path: Vec<Step>,
-    /// What happened, in words.
+    /// Description of what happened.
     pub sentence: String,
-    /// What to try.
+    /// Advice on what to try.
     pub fix: String,
     /// When it was first seen, in seconds since the Unix epoch.
     pub first_seen: f64,
     /// When it was last seen, in seconds since the Unix epoch.
     pub last_seen: f64,
-    /// Whether it was seen in the last windows. Of chains of old nodes it is not known.
+    /// True if it was seen in the last windows; `None` for chains of old nodes, where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<bool>,
     /// How it went on from its first window to its last.
@@ -415,7 +415,7 @@ impl Chain {
         }
     }
 
-    /// What the culprit is to the victim, and whether others of its name took time as well; `None` without a culprit.
+    /// Describes the culprit's relation to the victim, and whether others of its name took time as well; `None` without a culprit.
     pub fn place_of_culprit(&self) -> Option<String> {
         let own = self.culprit.as_ref()?;
         let has_several = |loss: &Loss| loss.comm == own.comm && loss.pid.is_none();
@@ -432,7 +432,7 @@ impl Chain {
         self.when_by(|at| format!("{} UTC", utc(at, true)))
     }
 
-    /// The same, with times in another form.
+    /// Returns the clause of [`when`](Self::when), with times in another form.
     pub fn when_by(&self, time: impl Fn(f64) -> String) -> String {
         let measured = self.course.measured_at.unwrap_or(self.last_seen);
         let mut when = String::with_capacity(128);

@@ -68,7 +68,7 @@ pub(crate) enum Status {
     },
 }
 
-/// What a cause took since its chain was last charged, the lost part of it, and who took it.
+/// Time that a cause took since its chain was last charged, the lost part of it, and the tasks that took it.
 #[derive(Debug)]
 pub(crate) struct Cost {
     pub(crate) attributed: Nanos,
@@ -145,7 +145,7 @@ impl ChainStore {
         is_open.then_some(entry)
     }
 
-    /// Whether a detection is part of a chain. A small loss must be detected at two ticks in a row.
+    /// Returns the status of a detection: active if it is part of a chain. A small loss must be detected at two ticks in a row.
     pub(crate) fn status(
         &mut self,
         context: &Context<'_>,
@@ -240,8 +240,8 @@ impl ChainStore {
         self.entries.push(entry);
     }
 
-    /// Whether a chain of the process was seen in this snapshot. A loop that spends its time between launches evenly does so by its
-    /// nature: that is its usual pace.
+    /// Returns true if a chain of the process was seen in this snapshot. A `host_code` chain of severity low does not count: a loop that
+    /// spends its time between launches evenly does so by its nature, and that is its usual pace.
     pub(crate) fn was_seen(&self, process: ProcId, now: Nanos) -> bool {
         let is_usual = |chain: &Chain| {
             chain.cause == Cause::HostCode && chain.last_severity() == Severity::Low
@@ -473,7 +473,7 @@ impl Entry {
     }
 }
 
-/// Whether a window whose culprit is another than that of the chain changes nothing but sums.
+/// Returns true if a window changes only sums, although its culprit is not that of the chain.
 fn is_held(chain: &Chain, detection: &Detection, recent: &RecentLosses, unix: f64) -> bool {
     let is_recent = chain.course.measured_at.is_none_or(|at| unix - at < HELD_FOR);
     is_recent

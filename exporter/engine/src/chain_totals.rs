@@ -1,4 +1,4 @@
-//! What metrics count of chains: how many there were, and the time that they took.
+//! Number of chains and the time that they took, as metrics count them.
 
 use gpucause_abi::{Nanos, ProcId};
 
@@ -22,7 +22,7 @@ pub struct ChainCount {
 }
 
 impl ChainCount {
-    /// Of a chain that reaches its severity.
+    /// Counts one chain that reaches its severity.
     pub(crate) fn of(process: ProcId, chain: &Chain) -> Self {
         let Chain { cause, effect, severity, .. } = *chain;
         Self { process, cause, effect, severity, count: 1, last_id: chain.id.clone() }

@@ -1,4 +1,4 @@
-//! What causes were charged with at recent ticks, so that a cause that is reported late is not charged with time of another.
+//! Time that causes were charged with at recent ticks, so that a cause that is reported late is not charged with time of another.
 
 use std::collections::HashMap;
 

@@ -10,7 +10,7 @@ use crate::rules::cpu_preemption::on_one_cpu;
 use crate::rules::own_threads::{idle_elsewhere, widened};
 use crate::worker_time::on_all_cpus;
 
-/// What commands name of the host.
+/// Properties of the host that commands name.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     pub(crate) cpus: HostCpus,
@@ -48,7 +48,7 @@ pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     fix
 }
 
-/// Whether the workers that do not keep up may run on every CPU of the host.
+/// Returns true if the workers that do not keep up may run on every CPU of the host.
 fn has_all_cpus(chain: &Chain, host: &Host) -> bool {
     let online = cpus(&host.cpus.online);
     let own = chain.culprit.as_ref().map(|own| cpus(&own.place.cpus)).unwrap_or_default();
@@ -128,7 +128,7 @@ fn thread_that_competes(chain: &Chain) -> String {
     }
 }
 
-/// Whether most of a wait for a CPU was for an idle one: no task is the culprit.
+/// Returns true if most of a wait for a CPU was for an idle one: no task is the culprit.
 pub(crate) fn waited_for_idle_cpu(evidence: &Evidence) -> bool {
     evidence.get("idle_share").is_some_and(|share| share >= 0.5)
 }
@@ -244,7 +244,7 @@ fn record(pid: u32) -> String {
     format!("gpucause record --db trace-{pid}.db --duration 30s --pid {pid}")
 }
 
-/// Of Python code alone, which needs no symbols.
+/// Returns the command that shows stacks of Python code alone, which needs no symbols.
 fn stack(pid: u32) -> String {
     format!("py-spy dump --pid {pid}")
 }
@@ -255,7 +255,7 @@ fn python_stacks(pid: u32) -> String {
 
 /// The file that a thread reads or writes while it is in the system call: the first argument is the descriptor.
 fn file_of_call(pid: u32, tid: u32) -> String {
-    // Of a thread that runs, the file has one word, and no line is printed.
+    // For a running thread the file holds one word, and no line is printed.
     format!(
         "cut -sd' ' -f2 /proc/{pid}/task/{tid}/syscall | while read fd; do ls -l /proc/{pid}/fd/$((fd)); done"
     )

@@ -1,5 +1,5 @@
-//! Whether the threads of a process compute between launches and never wait for the GPU: then their own code is what limits the
-//! process, and the GPU has nothing to do meanwhile.
+//! Processes whose threads compute between launches and never wait for the GPU: their own code is what limits them, and the GPU has
+//! nothing to do meanwhile.
 //!
 //! A thread waits for the GPU in synchronisation, allocation and collectives, in copies from the device beyond what copying takes, and
 //! in launches beyond what an unhindered one takes: drivers spin there while the queue is full, so that the median may be such a wait.
@@ -28,10 +28,10 @@ pub(crate) const MAX_WAITED: f64 = 0.05;
 const MAX_IDLE: f64 = 0.1;
 /// Threads that take turns, as PyTorch's main thread and that of autograd, are together busy on CPUs for no more of a window than this.
 const TAKE_TURNS: f64 = 1.15;
-/// What an unhindered launch takes at most: of a kernel, and of a graph, which takes the longer the larger it is.
+/// Longest times of unhindered launches: of a kernel, and of a graph, which takes longer the larger it is.
 const UNHINDERED: [(Class, Nanos); 2] =
     [(Class::Launch, Nanos(10_000)), (Class::Graph, Nanos(500_000))];
-/// What a copy takes at most without its bytes, and bytes that take a nanosecond.
+/// Longest time of a copy apart from its bytes, and bytes copied in a nanosecond.
 const COPY: (Nanos, u64) = (Nanos(20_000), 4);
 /// Between two launches a framework takes some tens of microseconds. Pauses of this length are computations of another kind.
 const LONG_GAP: Nanos = Nanos(1_000_000);
@@ -93,7 +93,7 @@ impl Launches {
         own
     }
 
-    /// The same launches, with the durations of a longer window where too few of them were timed to stand for the others.
+    /// Returns these launches, with the durations of a longer window where too few of them were timed to stand for the others.
     fn with_durations_of(self, longer: &Delta<'_>) -> Self {
         if self.untimed == 0 || self.timed >= MIN_TIMED {
             return self;
@@ -127,7 +127,7 @@ fn computed(thread: &ThreadDelta) -> Nanos {
     thread.time.at(Phase::Host, State::Running)
 }
 
-/// What it computed between launches; time of launches that were not timed is in it as far as it is of the host.
+/// Returns the time that the thread computed between launches, less its part of the estimated time of launches that were not timed.
 pub(crate) fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let all = total(span.delta.threads().iter().map(computed));
     let hidden = Launches::of(span.delta).hidden();
@@ -172,7 +172,7 @@ fn waited_for_gpu(delta: &Delta<'_>, launches: &Launches) -> Nanos {
     total(in_calls.chain([in_launches, waited_in_copies(delta).less(lost(Phase::Memcpy))]))
 }
 
-/// Whether the program asks the GPU whether it is done more often than it launches: such a loop is a wait.
+/// Returns true if the program asks whether the GPU is done more often than it launches: such a loop is a wait.
 fn polls(delta: &Delta<'_>, launches: u64) -> bool {
     delta.count(Class::Event, |name| name.ends_with("Query")) > launches
 }

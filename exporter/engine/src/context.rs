@@ -49,17 +49,17 @@ pub(crate) struct Context<'a> {
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// Name of the host, if known.
     pub(crate) host: Option<&'a str>,
-    /// Whether the last snapshot came early, as at the end of a recording.
+    /// True if the last snapshot came early, as at the end of a recording.
     pub(crate) came_early: bool,
     /// Time since the previous snapshot.
     pub(crate) window: Nanos,
-    /// What a Prometheus says of the jobs that have ranks on other hosts.
+    /// Data of a Prometheus server on the jobs that have ranks on other hosts.
     pub(crate) peers: Option<&'a Peers>,
 }
 
 impl<'a> Context<'a> {
-    /// Whether the window, or what the process lived of it, is so short that its shares say less than those of the window before.
-    /// Hangs and kills need none.
+    /// Returns true if the window, or the part of it that the process lived, is so short that its shares say less than those of the window
+    /// before. Hangs and kills need no window.
     pub(crate) fn is_cut_short(&self, detection: &Detection) -> bool {
         let is_rest = |process: &Process<'_>| {
             let (lived, window) = (process.short.wall, self.window);
@@ -102,7 +102,7 @@ impl<'a> Process<'a> {
         total_by_name(waits_in(effect.delta(self), None, effect.phases, reasons))
     }
 
-    /// The same for one thread.
+    /// Waits of one thread that are part of an effect, summed by name, most time first.
     pub(crate) fn waits_of(&self, tid: Tid, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
         total_by_name(waits_in(effect.delta(self), Some(tid), effect.phases, reasons))
     }

@@ -267,8 +267,8 @@ impl<'a> Delta<'a> {
         self.threads().iter().filter(|thread| self.feeds(thread)).chain(main)
     }
 
-    /// Whether a thread launched work. Of launches while they were not observed its account has no trace: then one that launched
-    /// before may have.
+    /// Returns true if a thread launched work. Its account has no trace of unobserved launches: where the process has any, a thread that
+    /// launched before, and not rarely, counts too.
     fn feeds(&self, thread: &ThreadDelta) -> bool {
         let most = || self.threads().iter().map(|own| own.fed.0).max().unwrap_or_default();
         thread.launched() || (self.has_unobserved_launches() && thread.fed.0 > most() / RARELY)

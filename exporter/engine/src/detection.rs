@@ -1,4 +1,4 @@
-//! What a rule detects in one window, before it starts or extends a chain.
+//! Detection of a cause by a rule in one window, before it starts or extends a chain.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::Tid;
@@ -55,7 +55,7 @@ pub(crate) struct Detection {
     pub(crate) taken_share: f64,
     /// The highest severity that it may have.
     pub(crate) most: Severity,
-    /// Whether it may have a higher one where CPUs are idle that the victim may not run on.
+    /// True if it may have a higher severity where CPUs are idle that the victim may not run on.
     pub(crate) is_worse_beside_idle_cpus: bool,
     /// For how many windows before this one it held, where it is known to last; it is then charged with no earlier ones.
     pub(crate) lasted: Option<u64>,
@@ -63,7 +63,7 @@ pub(crate) struct Detection {
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: Sentence,
     pub(crate) fix: String,
-    /// What the workers of a data loader did in the short window: the fix is by those of the whole chain.
+    /// Time of a data loader's workers in the short window; the fix is chosen by their time in the whole chain.
     pub(crate) workers: Option<Box<WorkerTime>>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct SelfInflicted {
     pub(crate) explained: f64,
     pub(crate) size: Nanos,
     pub(crate) claim: Claim,
-    /// Whether `claim` also holds for earlier windows, in which the program may have behaved otherwise.
+    /// True if `claim` also holds for earlier windows, in which the program may have behaved otherwise.
     pub(crate) claims_earlier: bool,
     pub(crate) taken_share: f64,
     pub(crate) mechanism: &'static str,

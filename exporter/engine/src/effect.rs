@@ -32,7 +32,7 @@ pub(crate) struct Measured {
     pub(crate) phases: Phases,
     /// The thread, if measured on a single one.
     pub(crate) tid: Option<Tid>,
-    /// Whether it was measured in the long window.
+    /// True if it was measured in the long window.
     pub(crate) long: bool,
     pub(crate) evidence: Evidence,
 }
@@ -75,8 +75,8 @@ impl Phases {
         }
     }
 
-    /// Whether a wait is part of an effect in these phases: beside waits in the phases themselves, those that are lost during
-    /// synchronisation.
+    /// Returns true if a wait is part of an effect in these phases: a wait in one of them or, unless they are a single phase, a wait that is
+    /// lost during synchronisation.
     pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
         let lost = phase == Phase::Sync && State::Off(reason).is_lost_in(phase);
         self.contain(phase) || (lost && !matches!(self, Self::Only(_)))

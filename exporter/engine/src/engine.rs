@@ -207,12 +207,12 @@ impl Engine {
         self.store.chains()
     }
 
-    /// What each process did over the last evaluations; `None` before the second.
+    /// Returns the activity of each process over the last evaluations; `None` before the second.
     pub fn activities(&self) -> Option<Activities> {
         activity::activities(&self.baselines)
     }
 
-    /// What all processes did in each evaluation of the last [`TIMELINE_SECONDS`](activity::TIMELINE_SECONDS), oldest first.
+    /// Returns the activity of all processes in each evaluation of the last [`TIMELINE_SECONDS`](activity::TIMELINE_SECONDS), oldest first.
     pub fn timeline(&self) -> impl ExactSizeIterator<Item = &TimelinePoint> {
         self.timeline.points()
     }
@@ -235,7 +235,7 @@ impl Engine {
 }
 
 impl Baseline {
-    /// Whether a delta of the process can be computed.
+    /// Returns true if a delta of the process can be computed.
     pub(crate) fn knows(&self, process: &ProcessSnapshot) -> bool {
         let is_new = process.first_seen.0.saturating_add(SNAPSHOT_DURATION.0) >= self.at.0;
         is_new || self.processes.contains_key(&process.id)
@@ -247,7 +247,7 @@ impl Baseline {
         both.map_or(Nanos(0), |(now, before)| now.less(*before))
     }
 
-    /// What a process did since. Empty for a process that is older than this snapshot and yet not in it.
+    /// Returns the delta of a process since this snapshot; empty for a process that is older than the snapshot and yet not in it.
     pub(crate) fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
         let earlier = self.processes.get(&process.id);
         if !self.knows(process) {
@@ -313,7 +313,7 @@ fn context_of<'a>(
     Context { settings, processes, workers, throttled, host: None, came_early, window, peers: None }
 }
 
-/// Whether a snapshot comes early after the last of others, by the median time between these.
+/// Returns true if a snapshot comes early after the last baseline, by the median time between baselines.
 fn came_early(baselines: &[Baseline], now: Nanos) -> bool {
     let windows = baselines.windows(2).map(|pair| pair[1].at.less(pair[0].at));
     let mut windows: Vec<_> = windows.collect();

@@ -44,9 +44,9 @@ pub(crate) struct Evaluation<'a, 'b> {
     pub(crate) delta: &'a Delta<'b>,
     /// Device memory in use at its end, in bytes.
     pub(crate) live: u64,
-    /// Whether it had no chain.
+    /// True if the process had no chain.
     pub(crate) healthy: bool,
-    /// Whether its own code was its limit.
+    /// True if the process's own code was its limit.
     pub(crate) computes: bool,
     pub(crate) settings: &'a Settings,
 }
@@ -161,8 +161,8 @@ impl History {
         push(&mut self.paces, pace, MAX_PACES);
     }
 
-    /// Whether the process builds graphs that it keeps for later. One that makes them for each launch has warmed up, although it
-    /// never stops.
+    /// Returns true if the process builds graphs that it keeps for later. A process that makes graphs for each launch has warmed up,
+    /// although it never stops making them.
     fn builds_graphs(&mut self, delta: &Delta<'_>) -> bool {
         let builds = GraphBuilds::of(delta);
         let remakes = builds.is_wasteful(delta) && builds.are_used_at_once();
@@ -205,7 +205,7 @@ impl History {
     }
 }
 
-/// Whether the process loaded nothing in the window: no kernels and no data.
+/// Returns true if the process loaded nothing in the window: no kernels and no data.
 fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings) -> bool {
     let in_first_launches = total(
         delta

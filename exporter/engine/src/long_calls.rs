@@ -45,7 +45,7 @@ impl LongCalls {
         }
     }
 
-    /// What a thread did since the tick before its call began, how long ago that was, and the number of the tick after.
+    /// Returns a thread's time since the tick before its call began, how long ago that tick was, and the number of the tick after it.
     pub(crate) fn since(
         &self,
         process: ProcId,

@@ -1,4 +1,4 @@
-//! Whether a node observes its processes. "No cause found" is valid only for observed time.
+//! Periods in which a node observes its processes. "No cause found" is valid only for observed time.
 
 use std::fmt;
 
@@ -79,7 +79,7 @@ impl Period {
         Self { state, timed_share, since, until: None, reason: reason.into() }
     }
 
-    /// Whether causes are found: a sample shows them, a missing probe may hide them.
+    /// Returns true if causes are found: a sample shows them, a missing probe may hide them.
     pub fn shows_causes(&self) -> bool {
         self.state != State::Disabled && self.timed_share.is_some()
     }
@@ -145,7 +145,7 @@ impl ObservationState {
     }
 }
 
-/// Whether something was observed in the time of a point: the zeros of other time are no measurement.
+/// Returns true if something was observed in the time of a point: zeros of unobserved time are no measurement.
 pub fn is_observed<'a>(
     point: &TimelinePoint,
     periods: impl IntoIterator<Item = &'a Period>,

@@ -1,4 +1,4 @@
-//! What a Prometheus says of the ranks of this host's jobs, and of their ranks on other hosts.
+//! Data of a Prometheus server on the jobs of this host: on their ranks here and on other hosts.
 
 use gpucause_abi::ProcId;
 
@@ -16,7 +16,7 @@ pub struct Peers {
 pub struct PeerJob {
     /// How many ranks it has.
     pub world_size: u32,
-    /// Those that are known.
+    /// Known ranks.
     pub ranks: Vec<PeerRank>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct RecentLosses {
 }
 
 impl RecentLosses {
-    /// Those of a first window, which ended `until` seconds after the Unix epoch.
+    /// Starts with the losses of a first window, which ended `until` seconds after the Unix epoch.
     pub(crate) fn new(losses: &[Loss], until: f64) -> Self {
         Self { losses: losses.to_vec(), until }
     }
@@ -29,19 +29,19 @@ impl RecentLosses {
         self.until = until;
     }
 
-    /// Whether a window with another culprit, or none, leaves the blame with who had it: nobody took much more, nor most of it others.
+    /// Returns true if the blame stays in a window with another culprit or none: nobody took much more, and all others at most 60 %.
     pub(crate) fn still_blame(&self, comm: &str) -> bool {
         let most = self.losses.iter().map(|loss| loss.seconds).fold(0.0, f64::max);
         let (own, all) = (self.of(comm), self.losses.iter().map(|loss| loss.seconds).sum::<f64>());
         own > 0.0 && own * MARGIN >= most && own >= 0.4 * all
     }
 
-    /// Of causes whose losses have no names.
+    /// Returns true for causes whose losses have no names.
     pub(crate) fn is_empty(&self) -> bool {
         self.losses.is_empty()
     }
 
-    /// Whether a window with a culprit suffices to blame it where nobody was blamed: it took at least half.
+    /// Returns true if a window's culprit is to be blamed where nobody was blamed: it took at least half.
     pub(crate) fn now_blame(&self, comm: &str) -> bool {
         self.of(comm) >= 0.5 * self.losses.iter().map(|loss| loss.seconds).sum::<f64>()
     }

@@ -37,7 +37,7 @@ pub struct Rule {
     pub reads: &'static [&'static str],
     /// Conditions for a detection.
     pub needs: &'static str,
-    /// Whether it is evaluated while a process warms up.
+    /// True if it is evaluated while a process warms up.
     during_warm_up: bool,
     /// Evaluates the process at an index.
     pub(crate) evaluate: fn(&Context<'_>, usize) -> Option<Detection>,

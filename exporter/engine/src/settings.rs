@@ -27,7 +27,7 @@ pub struct Settings {
     pub min_rate_drop: f64,
     /// Age at which a call counts as hung, in seconds.
     pub hang_seconds: f64,
-    /// The same for calls that wait for the GPU.
+    /// Age at which a call that waits for the GPU counts as hung, in seconds.
     pub hang_in_sync_seconds: f64,
     /// Longest warm-up of a process, in seconds: evaluation begins once it launches without loading kernels, building graphs or
     /// filling memory, and after this time at the latest.
@@ -53,7 +53,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSettings {
-    /// Whether it is evaluated.
+    /// True if the rule is evaluated.
     pub enabled: bool,
     /// Overrides [`Settings::explained_share`].
     pub explained_share: Option<f64>,

@@ -1,4 +1,4 @@
-//! What the workers of a data loader did, over all of a chain: what to do about them must not change with each window.
+//! Time of a data loader's workers over all of a chain: the advice about them must not change with each window.
 
 use gpucause_abi::Nanos;
 
@@ -6,7 +6,7 @@ use crate::chain::Loss;
 use crate::losses;
 use crate::template::number;
 
-/// What keeps the workers busy.
+/// Part of the workers' busy time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Computing,
@@ -40,18 +40,18 @@ pub(crate) struct WorkerTime {
     wall: Nanos,
     /// So many there are at least.
     workers: u64,
-    /// How much of the last the job itself had the CPU.
+    /// Seconds for which the job itself had the CPU that workers waited for.
     job: f64,
-    /// The same of other processes.
+    /// Seconds for which other processes had it.
     others: Vec<Loss>,
     /// Names of those that feed GPUs, by name of the process that is one, or works for one.
     feeders: Vec<(String, String)>,
     competitor: Option<String>,
 }
 
-/// What to do where nobody is known to have had the CPU.
+/// Advice where nobody is known to have had the CPU.
 const LARGER_SET: &str = "Give the job a larger CPU set.";
-/// What helps beside fewer workers.
+/// Alternative to fewer workers.
 const OR_LARGER_SET: &str = ", or give the job a larger CPU set";
 
 /// The advice for workers that may run on all CPUs of the host: there is no larger set.
@@ -124,7 +124,7 @@ impl WorkerTime {
         all
     }
 
-    /// What to do about the largest part, and about the second if it is about as large, with the times that it is decided by.
+    /// Returns the advice about the largest part, and about the second if it is about as large, with the times that decide it.
     pub(crate) fn advice(&mut self) -> String {
         let seconds = |time: Nanos| time.as_secs_f64();
         let parts = [
@@ -148,7 +148,7 @@ impl WorkerTime {
         )
     }
 
-    /// What to do about a part. More workers would not get the CPUs that these lack.
+    /// Returns the advice about a part. More workers would not get the CPUs that these lack.
     fn about(&mut self, part: Part, lacks_cpus: bool) -> String {
         match part {
             Part::WithoutCpu => self.about_cpus(),
@@ -165,7 +165,7 @@ impl WorkerTime {
         }
     }
 
-    /// Whether one worker less could certainly do all of the work, did none of them ever wait for a CPU.
+    /// Returns true if one worker less could surely do all of the work if no worker ever waited for a CPU.
     fn fewer_suffice(&self) -> bool {
         let work = self.running.as_secs_f64() + self.io.as_secs_f64();
         let workers = self.workers as f64;

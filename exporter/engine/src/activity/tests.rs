@@ -134,6 +134,6 @@ fn the_timeline_is_bounded_in_time_and_in_points() {
         (timeline.points().next().copied().unwrap(), timeline.points().last().copied().unwrap());
     assert_eq!(last.at - first.at, TIMELINE_SECONDS);
     assert_eq!(timeline.points().len(), 601);
-    // As the document of the live page says.
+    // LIVE_PAGE.md states these sizes.
     assert_eq!((size_of::<TimelinePoint>(), size_of::<Identity>(), MAX_POINTS), (48, 48, 640));
 }

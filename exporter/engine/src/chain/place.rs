@@ -26,7 +26,7 @@ pub struct Place {
     /// CPUs that it may run on, such as `0-3,8`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
-    /// Whether it runs Python. Like the next, it is for commands and known only on its host.
+    /// True if it runs Python. Like the fields below, it is for commands and known only on its host.
     #[serde(skip)]
     pub python: bool,
     /// The autogroup that it is scheduled in, such as `/autogroup-12`: nice values count within one. Empty where it is in none.
@@ -99,10 +99,10 @@ pub struct Thread {
 /// CPUs of a host, as lists such as `0-3,8`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostCpus {
-    /// Those that are online.
+    /// Online CPUs.
     pub online: String,
-    /// Those of them that were idle and that no process may run on that is observed or that a chain names, apart from culprits that
-    /// may run on all; empty where that is unknown.
+    /// Online CPUs that were idle and on which no process may run that is observed or that a chain names, apart from culprits that may
+    /// run on all CPUs; empty where that is unknown.
     pub unused: String,
     /// All of them that were idle lately; empty where that is unknown.
     pub idle: String,

@@ -12,7 +12,7 @@ use crate::baseline::{CallBaseline, ProcessBaseline};
 pub(crate) struct CallDelta<'a> {
     pub(crate) op: OpId,
     pub(crate) cold: bool,
-    /// Whether they were made inside other traced calls.
+    /// True if the calls were made inside other traced calls.
     pub(crate) nested: bool,
     /// Total time.
     pub(crate) sum: Nanos,

@@ -35,7 +35,7 @@ impl ThreadDelta {
         in_phase(&self.time, phase)
     }
 
-    /// Whether it was seen to launch work.
+    /// Returns true if it was seen to launch work.
     pub(crate) fn launched(&self) -> bool {
         launching(&self.time).0 > 0
     }

@@ -7,7 +7,7 @@ use gpucause_abi::hist::{Histogram, SLOTS, quantile_of, slot_lower, slot_of, slo
 
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    /// As for [`Histogram::since`]: the upper bound of the last slot in use, at most the overall maximum.
+    /// Upper bound of the last slot in use, at most the overall maximum, as in [`Histogram::since`].
     pub(crate) max: Nanos,
     pub(crate) sum: Nanos,
     pub(crate) count: u64,
@@ -25,7 +25,7 @@ impl Values {
         values
     }
 
-    /// The same, reusing the array.
+    /// Sets the values to those of [`since`](Self::since), reusing the array.
     pub(crate) fn set_since(&mut self, baseline: Option<&Histogram>, now: &Histogram) {
         if let Some(used) = self.counts.get_mut(self.used.clone()) {
             used.fill(0);

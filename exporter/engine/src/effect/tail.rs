@@ -47,7 +47,7 @@ fn effect_of(id: OpId, class: Class, settings: &Settings) -> Option<Effect> {
 /// Buffers for histograms, reused for each op.
 #[derive(Default)]
 struct Buffers {
-    /// Of the current op.
+    /// Durations of the current op.
     durations: Values,
     stalled: Values,
     /// Durations of the worst op so far.
@@ -59,7 +59,7 @@ struct Tail<'d, 'a> {
     call: &'d CallDelta<'a>,
     p50: Nanos,
     p99: Nanos,
-    /// Whether the quantiles alone make it a tail; else off-CPU time must.
+    /// True if the quantiles alone make it a tail; otherwise off-CPU time must.
     spreads: bool,
     slow_from: Nanos,
     slow_calls: u64,
@@ -135,12 +135,12 @@ fn same_in<'d, 'a>(delta: &'d Delta<'a>, call: &CallDelta<'_>) -> Option<&'d Cal
     delta.calls().iter().find(|other| other.kind() == call.kind())
 }
 
-/// Whether the latest window had such calls, but fewer than `min_calls`.
+/// Returns true if the latest window had calls of this kind, but fewer than `min_calls`.
 fn is_rare(latest: &Delta<'_>, call: &CallDelta<'_>, settings: &Settings) -> bool {
     same_in(latest, call).is_some_and(|now| now.count() < settings.min_calls)
 }
 
-/// Whether one of them was slow.
+/// Returns true if a call of this kind was slow in the latest window.
 fn is_slow_in(
     latest: &Delta<'_>,
     call: &CallDelta<'_>,
@@ -164,7 +164,7 @@ impl<'d, 'a> Tail<'d, 'a> {
         Some(Self { call, p50, p99, spreads, slow_from, slow_calls, excess, offcpu: None })
     }
 
-    /// Whether it is a tail, provided that the off-CPU time suffices. Rejects most windows.
+    /// Returns true if it is a tail, provided that the off-CPU time suffices. This rejects most windows.
     fn may_count(&self, delta: &Delta<'_>, effect: Effect, settings: &Settings) -> bool {
         self.spreads || (effect == Effect::LaunchTail && is_heavy(delta, self.excess, settings))
     }
@@ -193,8 +193,8 @@ impl<'d, 'a> Tail<'d, 'a> {
     }
 }
 
-/// Whether slow calls cost at least severity medium. A time slice rarely ends within a launch of a few microseconds, but then the
-/// launch waits for thousands of its duration: fewer than one in a hundred are a tail, too, if they were off the CPU.
+/// Returns true if slow calls cost at least severity medium. A time slice rarely ends within a launch of a few microseconds, but then
+/// the launch waits for thousands of times its duration: slow launches that were off the CPU are a tail even below one in a hundred.
 fn is_heavy(delta: &Delta<'_>, excess: Nanos, settings: &Settings) -> bool {
     ratio(excess, delta.wall) >= settings.severities.medium
 }

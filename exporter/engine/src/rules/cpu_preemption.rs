@@ -51,7 +51,7 @@ pub(super) fn is_little(context: &Context<'_>, process: &Process<'_>, share: &Sh
     share.taken_share < MIN_WITHOUT_CULPRIT && !waits.iter().any(is_culprit)
 }
 
-/// Whether the thread waited in the run queue for longer than it was preempted. Decided over the long window: in a single one a time
+/// Returns true if the thread waited in the run queue for longer than it was preempted. The long window decides: in a single one a time
 /// slice more or less would change the cause.
 pub(super) fn was_queued(process: &Process<'_>, share: &Share<'_>) -> bool {
     let thread = process.long.thread(share.tid);
@@ -59,7 +59,7 @@ pub(super) fn was_queued(process: &Process<'_>, share: &Share<'_>) -> bool {
     time(Reason::Runqueue) > time(Reason::Preempted)
 }
 
-/// What a thread lost without a CPU.
+/// Returns the time that a thread lost without a CPU.
 pub(super) fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     lost_part(thread, &NO_CPU)
 }
@@ -183,7 +183,7 @@ fn call_of(effect: Effect) -> &'static str {
     }
 }
 
-/// Whether a woken thread waited while no task had the CPU. A preempted one that does is out of CPU quota, or may use no idle CPU.
+/// Returns true if a woken thread waited while no task had the CPU. A preempted one that does is out of CPU quota, or may use no idle CPU.
 fn is_idle(wait: &&Wait) -> bool {
     wait.reason == Reason::Runqueue && wait.tgid.is_none() && wait.on.to_text() == "idle"
 }
@@ -193,7 +193,7 @@ fn is_idle(wait: &&Wait) -> bool {
 const SLOW_WAKEUP: &str =
     "Idle CPUs wake up late: limit deep idle states, or check the steal time of a virtual machine.";
 
-/// What helps beside fewer tasks.
+/// Alternative to fewer competing tasks.
 const OR_PIN: &str = ", or pin the dispatcher thread to dedicated CPUs";
 
 /// The advice against many tasks for a thread that may run on one CPU only.

@@ -28,9 +28,9 @@ struct Workers {
     children: u64,
     /// Workers that ever ended a wait.
     count: u64,
-    /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
+    /// Workers that ended a wait in the long window. A worker whose batch is never waited for ends no wait.
     waited_for: u64,
-    /// Those of them that kept the victim waiting in this window: they are busy. All of them while a wait goes on.
+    /// Number of these that kept the victim waiting in this window: they are busy. While a wait goes on, all of them count.
     late: usize,
     wall: Nanos,
     time: WorkerTime,
@@ -91,7 +91,7 @@ impl Workers {
         ratio(self.busy(), self.wall)
     }
 
-    /// What they were busy with, the largest part first.
+    /// Returns the parts of the workers' busy time, the largest first.
     fn parts(&self) -> [(Nanos, &'static str); 3] {
         let mut parts = [
             (self.time.running, "computing"),

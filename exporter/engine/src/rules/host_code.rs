@@ -14,7 +14,7 @@ use crate::delta::Delta;
 use crate::detection::{Detection, SelfInflicted};
 use crate::effect::{LAUNCH_SLOWDOWN, Measured, Phases, USUAL_LAUNCHES, ratio, total};
 
-/// Of the last five windows, those in which it must hold: a program that computes once, as for an evaluation, is healthy.
+/// The last five windows, as bits. The cause must hold in `MIN_WINDOWS` of them: a program that computes once, as for an evaluation, is healthy.
 const WINDOWS: u8 = 0b1_1111;
 const MIN_WINDOWS: u32 = 3;
 

@@ -45,8 +45,8 @@ fn collectives(process: &Process<'_>) -> u64 {
     calls.map(|call| call.durations.count()).fold(0, u64::saturating_add)
 }
 
-/// Whether the ranks may share a communicator, whose ranks make the same calls. Rank numbers alone, from a launcher or of a part of a
-/// larger job, do not prove it.
+/// Returns true if the ranks may share a communicator, whose ranks make the same calls. Rank numbers alone, from a launcher or of a part
+/// of a larger job, do not prove it.
 fn share_communicator(ranks: &[(f64, &Process<'_>, &ThreadDelta)]) -> bool {
     let calls = || ranks.iter().map(|(_, process, _)| collectives(process));
     let (least, most) = (calls().min().unwrap_or(0), calls().max().unwrap_or(0));
@@ -149,7 +149,7 @@ fn among_this_host(context: &Context<'_>, index: usize) -> Option<Detection> {
     })
 }
 
-/// What a Prometheus says of a process and of the other ranks of its job.
+/// Returns the job of a process and its rank in it, as a Prometheus server reports them.
 fn job_of<'a>(context: &Context<'a>, process: &Process<'_>) -> Option<(&'a PeerJob, &'a PeerRank)> {
     let (rank, world_size) = process.now.rank?;
     let here = RankPlace::Here(process.now.id);

@@ -87,7 +87,7 @@ pub(super) fn detection(
 }
 
 impl Chain {
-    /// Whether it is that the victim's own threads compete for CPUs.
+    /// Returns true if the victim's own threads compete for CPUs.
     pub fn is_of_own_threads(&self) -> bool {
         self.evidence.get(OWN_SHARE).is_some()
     }

@@ -1,8 +1,8 @@
 //! The victim waited for another process, which was busy: a reader that does not keep up, a child that compiles, a parent that prepares
 //! the work, a driver's service; or which had the lock of a file.
 //!
-//! What the other process owes of a wait is measured in the kernel. Where the victim asked for something, as room in a pipe, that is all
-//! of it. A thread that reads may be idle: then only what the other computed meanwhile counts, and only if it did nothing else.
+//! The part of a wait that the other process owes is measured in the kernel. Where the victim asked for something, as room in a pipe, that
+//! is all of it. A thread that reads may be idle: then only the other's computing meanwhile counts, and only if it did nothing else.
 
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Reason, Relation, State};
@@ -20,7 +20,7 @@ use crate::effect::{Measured, Phases, ratio, total};
 /// Reasons of waits that another process can end, but for files, which are causes of their own.
 const WAITS: [Reason; 5] =
     [Reason::Poll, Reason::Net, Reason::Child, Reason::GpuDriver, Reason::Other];
-/// Of the waits that a process ended, the least share that it owes.
+/// Least share that a process must owe of the waits that it ended.
 const MIN_OWED: f64 = 0.8;
 
 pub(super) const RULE: Rule = Rule {
@@ -64,7 +64,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
     claim
 }
 
-/// What to do about a wait for this reason.
+/// Returns the advice about a wait for this reason.
 fn fix(reason: Reason, name: &str, pid: u32) -> String {
     let what = match reason {
         Reason::Child => {

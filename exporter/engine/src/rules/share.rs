@@ -20,13 +20,13 @@ pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =
 pub(super) struct Share<'a> {
     pub(super) effect: &'a Measured,
     pub(super) time: Nanos,
-    /// As a share of the effect, 0 to 1.
+    /// Explained share of the effect, 0 to 1.
     pub(super) explained: f64,
     /// The thread of the effect, or the one that lost most.
     pub(super) tid: Tid,
     /// Its time since the previous snapshot.
     now: Option<&'a ThreadDelta>,
-    /// What the thread lost, as a share of the window of the effect, not of the thread's life.
+    /// Time that the thread lost, as a share of the window of the effect, not of the thread's life.
     pub(super) taken_share: f64,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn best<'a>(
         let (delta, lost_of) = (effect.delta(process), |thread: &_| lost_of(effect, thread));
         let thread = match effect.tid {
             Some(tid) => delta.threads().iter().find(|thread| thread.tid == tid)?,
-            // Of several threads that lose time, prefer the one that loses it in the phases of the effect.
+            // If several threads lose time, prefer the one that loses it in the phases of the effect.
             None => delta
                 .victim(|thread| lost_of(thread).min(off_cpu(thread, effect.phases)))
                 .or_else(|| delta.victim(lost_of))?,
@@ -94,7 +94,7 @@ fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
     total(Reason::ALL.iter().map(time))
 }
 
-/// What a thread lost off the CPU for these reasons.
+/// Returns the time that a thread lost off the CPU for these reasons.
 pub(super) fn lost(thread: &ThreadDelta, reasons: &[Reason]) -> Nanos {
     total(reasons.iter().map(|&reason| thread.time.lost(State::Off(reason))))
 }
@@ -108,7 +108,7 @@ impl Share<'_> {
         }
     }
 
-    /// What the cause took since the previous snapshot.
+    /// Returns the time that the cause took since the previous snapshot.
     pub(super) fn taken(&self, process: &Process<'_>, claim: Claim) -> TimeAccount {
         let taken = |thread| claim(&process.span(), thread, self.effect.phases);
         self.now.map(taken).unwrap_or_default()
@@ -163,7 +163,7 @@ pub(super) struct Blocked {
     pub(super) words: fn(&Blocking) -> Words,
 }
 
-/// What is known of what a thread was blocked by.
+/// Known facts about what blocked a thread.
 #[derive(Debug)]
 pub(super) struct Blocking {
     /// The process that serves the file system which most of it was for.
@@ -177,7 +177,7 @@ pub(super) struct Blocking {
 /// How a detection says it.
 #[derive(Debug)]
 pub(super) struct Words {
-    /// What the thread waited for.
+    /// Name of what the thread waited for.
     pub(super) by: &'static str,
     /// A template, see [`render`](crate::template::render).
     pub(super) sentence: &'static str,

@@ -35,7 +35,7 @@ pub(super) const RULE: Rule = Rule {
     evaluate,
 };
 
-/// What to do where launches were off the CPU for something else than the GPU: no full launch queue does that.
+/// Advice where launches were off the CPU for something else than the GPU: a full launch queue does not do that.
 const WAITS: &str =
     "Record stacks of the slow calls (gpucause record): they show what the launches waited for.";
 const SHORT_WAITS: &str =

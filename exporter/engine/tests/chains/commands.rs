@@ -31,7 +31,7 @@ fn in_python(mut host: Host) -> Host {
     host
 }
 
-/// What each cause is answered with.
+/// Returns a text that the chain's fix must contain.
 fn expected(chain: &Chain) -> &'static str {
     match chain.cause {
         Cause::CpuPreemption => {

@@ -25,7 +25,7 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
     host.is_silent();
 }
 
-/// As PyTorch far over the probe budget: the launches of one thread happen to be observed in a window, and none of the other's.
+/// PyTorch far over the probe budget: in a window, some launches of one thread happen to be observed, and none of the other's.
 #[test]
 fn a_thread_whose_launches_are_not_observed_launches_all_the_same() {
     let mut host = trained();

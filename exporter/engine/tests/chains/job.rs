@@ -92,7 +92,7 @@ fn a_peer_that_lies_blames_no_time_that_was_not_measured_here() {
     takes(host.only(Cause::NcclLateRank), u64::from(FAULT_WINDOWS) * 500 * MS);
 }
 
-/// The same job with ranks 0 and 1 on this host, by what each of them waits in a window.
+/// A job of four, with ranks 0 and 1 on this host: each waits for so many nanoseconds in a window.
 fn two_of_four(waits: [u64; 2], mut peers: Peers) -> Host {
     peers.jobs[0].ranks[1].place = RankPlace::Here(ProcId(2));
     let mut host = Host::new();

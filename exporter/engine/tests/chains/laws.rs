@@ -57,7 +57,7 @@ fn inflight() -> impl Strategy<Value = Option<(OpId, Nanos)>> {
     prop::option::weighted(0.2, call.prop_map(|(op, age)| (OpId(op), Nanos(age))))
 }
 
-/// What a worker computes in a window: often without a pause.
+/// Time that a worker computes in a window, often without a pause.
 fn worker_time() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(2_000_000_000u64), 1 => 0..2_000_000_000u64]
 }

@@ -205,7 +205,7 @@ fn graphs_made_for_every_launch_from_the_start_are_reported_within_20_seconds() 
 #[test]
 fn graphs_captured_at_the_start_for_later_are_a_warm_up() {
     let mut host = Host::training();
-    // As inference servers do for each size of a batch: nothing is launched yet.
+    // Inference servers do so for each size of a batch: nothing is launched yet.
     host.run(12, |train| {
         steady(train);
         train.calls("cudaStreamBeginCapture", 4, 100 * US, &[]);

@@ -140,7 +140,7 @@ pub(crate) fn starved() -> Host {
     host
 }
 
-/// The same through a thread that pins memory.
+/// A worker computes, and the victim waits for it through a thread that pins memory.
 pub(crate) fn starved_through_a_pinning_thread() -> Host {
     let mut host = trained();
     host.start_worker(0, 200);
@@ -242,7 +242,7 @@ pub(crate) fn late_rank() -> Host {
     host
 }
 
-/// The same on an existing host.
+/// Runs the scenario of [`late_rank`] on an existing host.
 pub(crate) fn run_late_rank(host: &mut Host) {
     for rank in 0..4 {
         host.start("train", 100 + rank).now.rank = Some((rank, 4));

@@ -190,7 +190,7 @@ fn what_a_cause_that_is_charged_to_slow_launches_took_of_the_gaps_is_not_unexpla
     assert_eq!(waits.effect, Effect::LaunchTail);
     let lock = of(&host, Cause::LockWait, 2);
     assert_eq!(lock.effect, Effect::LaunchGap);
-    // Of gaps of 660 ms: 60 ms in poll.
+    // 60 ms of the gaps of 660 ms are in poll.
     let rest = lock.evidence.get(Chain::UNEXPLAINED).unwrap();
     assert!((rest - 0.091).abs() < 0.005, "{rest}: {}", lock.sentence);
 }
@@ -330,7 +330,7 @@ fn a_hang_is_charged_from_its_beginning_however_long_ago_that_is() {
     let mut host = Host::with(Settings { hang_seconds: 30.0, ..Settings::default() });
     host.start("train", 100);
     host.run(8, steady);
-    // What it waits for is unknown, so that only the hang is reported.
+    // It is unknown why the thread waits, so only the hang is reported.
     for window in 1..=20 {
         host.run(1, |train| {
             train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));

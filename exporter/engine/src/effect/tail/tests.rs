@@ -50,7 +50,7 @@ const TAILED: [&str; 7] = [
     "cudaGraphLaunch",
 ];
 
-/// What calls of one op added to its accounts.
+/// Increase of one op's accounts by its calls.
 #[derive(Debug, Clone, Default)]
 struct Added {
     durations: Histogram,
