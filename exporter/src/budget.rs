@@ -1,4 +1,4 @@
-//! What probes may take of a thread, as users write it.
+//! The share of a thread's time that probes may take, as users write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -92,7 +92,7 @@ impl Visitor<'_> for BudgetVisitor {
         Self::parsed(&number.to_string())
     }
 
-    /// What some versions of YAML make of `off`.
+    /// Takes booleans, since some versions of YAML parse `off` as false.
     fn visit_bool<E: serde::de::Error>(self, on: bool) -> Result<Budget, E> {
         if on { Self::parsed("on") } else { Ok(Budget(None)) }
     }

@@ -85,7 +85,7 @@ pub(crate) struct Chains {
     engine: Mutex<Engine>,
     /// `None` where the accounts are of another host.
     locator: Option<Mutex<Locator>>,
-    /// As the locator.
+    /// `None` where the accounts are of another host.
     code: Option<Mutex<CodeSampler>>,
     /// The processes of the last evaluation; `None` before the first.
     evaluated: Mutex<Option<Vec<Evaluated>>>,
@@ -94,12 +94,12 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// Of accounts that need not be of this host.
+    /// Evaluates accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
         Self::of(Engine::new(settings))
     }
 
-    /// Of this host.
+    /// Evaluates accounts of this host.
     pub(crate) fn of_this_host(settings: Settings, sampler: Box<dyn StackSampler>) -> Self {
         let engine = Engine::new(settings).on_host(&node_name());
         let code = Some(Mutex::new(CodeSampler::new(sampler)));
@@ -207,13 +207,13 @@ impl Chains {
         }
     }
 
-    /// What the processes of the last evaluations did; `None` while no process is observed.
+    /// Returns what the processes did in the last evaluations; `None` while no process is observed.
     pub(crate) fn activities(&self) -> Option<Activities> {
         let is_any = self.evaluated().is_some_and(|pids| !pids.is_empty());
         self.engine().activities().filter(|_| is_any)
     }
 
-    /// What all processes did in each of the last evaluations.
+    /// Returns what all processes did in each of the last evaluations.
     pub(crate) fn timeline(&self) -> Vec<TimelinePoint> {
         self.engine().timeline().copied().collect()
     }

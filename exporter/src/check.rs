@@ -53,14 +53,14 @@ impl State {
 pub struct Point {
     /// The result.
     pub state: State,
-    /// What was checked.
+    /// The thing that was checked.
     pub subject: String,
-    /// What was found.
+    /// The result in words.
     pub detail: String,
-    /// What to do, if anything.
+    /// The remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// Whether the exporter cannot run unless it is ok.
+    /// True if the exporter cannot run unless this point is ok.
     pub required: bool,
 }
 
@@ -74,7 +74,7 @@ impl Point {
         Self::new(State::Ok, subject, detail)
     }
 
-    /// Of an error, whose message may say what to do behind a dash.
+    /// Makes a failed point of an error. Behind a dash, its message may say what to do.
     fn failed(subject: impl Into<String>, error: &str) -> Self {
         match error.rsplit_once(" - ") {
             Some((what, advice)) => Self::new(State::Failed, subject, what).advise(advice),
@@ -90,7 +90,7 @@ impl Point {
         Self { required: true, ..self }
     }
 
-    /// What was found and what to do.
+    /// Returns the detail and the advice.
     #[must_use]
     pub fn text(&self) -> String {
         match &self.advice {
@@ -115,7 +115,7 @@ struct Object<'a> {
 pub struct Report {
     /// In the order in which the exporter needs them.
     pub points: Vec<Point>,
-    /// Whether a configuration is invalid.
+    /// True if a configuration is invalid.
     pub misconfigured: bool,
 }
 
@@ -160,19 +160,19 @@ impl Report {
         self.points.extend(installed::report());
     }
 
-    /// Whether the exporter can run.
+    /// Returns true if the exporter can run.
     #[must_use]
     pub fn can_run(&self) -> bool {
         !self.points.iter().any(|point| point.required && point.state != State::Ok)
     }
 
-    /// Whether an exporter runs.
+    /// Returns true if an exporter runs.
     fn runs(&self) -> bool {
         let exporter = |point: &Point| point.subject.starts_with("exporter ");
         self.points.iter().any(|point| exporter(point) && point.state == State::Ok)
     }
 
-    /// Whether a point failed.
+    /// Returns true if a point failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.count(State::Failed) > 0

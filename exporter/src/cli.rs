@@ -58,11 +58,11 @@ pub use recordings::{
 };
 pub use top::TopArgs;
 
-/// What the user typed.
+/// The command line of the user.
 #[derive(Debug, Parser)]
 #[command(name = "gpucause", version = version::LONG, about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -117,7 +117,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it runs as a service: its errors are lines of its log.
+    /// Returns true if it runs as a service: its errors are lines of its log.
     #[must_use]
     pub const fn is_daemon(&self) -> bool {
         match self {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Harmless reasons: the GPU idles, or its clock was set by the user.
 const HARMLESS: u64 = 0x1 | 0x2;
 
-/// Whether reasons, as NVML's and DCGM's bits, hold the clock down.
+/// Returns true if reasons, in the bits of NVML and DCGM, hold the clock down.
 #[must_use]
 pub const fn holds_clock_down(reasons: u64) -> bool {
     reasons & !HARMLESS != 0

@@ -75,7 +75,7 @@ pub struct MetricsSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProbeSettings {
-    /// Whether probes are attached; without them nothing is observed.
+    /// True if probes are to be attached; without them nothing is observed.
     pub enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub budget: Budget,
@@ -183,7 +183,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Whether there is no such file.
+    /// Returns true if there is no such file.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -65,7 +65,7 @@ struct Shared {
     observing: Observing,
     /// How clients of the page are authenticated.
     access: OnceLock<Arc<LiveWebConfig>>,
-    /// What the flight recorder did, where there is one.
+    /// Files and counts of the flight recorder, where there is one.
     flights: OnceLock<Arc<FlightRecords>>,
     /// Where chains are logged.
     chain_log: OnceLock<Arc<ChainLog>>,
@@ -90,7 +90,7 @@ pub struct Daemon {
     collectors: Collectors,
     chains: Arc<Chains>,
     gpus: Arc<Gpus>,
-    /// Whether probes should be attached.
+    /// True while probes should be attached.
     enabled: AtomicBool,
     /// Live processes at the last evaluation.
     live: AtomicU64,
@@ -262,13 +262,13 @@ impl Daemon {
         self.shared.observing.why_nothing(&self.status())
     }
 
-    /// Whether processes are observed, and since when.
+    /// Returns whether processes are observed, and since when.
     #[must_use]
     pub fn observation_state(&self) -> ObservationState {
         self.shared.observing.update(&self.status())
     }
 
-    /// What is known of this host now.
+    /// Observes this host now.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
@@ -313,7 +313,7 @@ impl Daemon {
         }
     }
 
-    /// What is known of this host now; `None` while no process is observed, which costs next to nothing.
+    /// Observes this host now; `None` while no process is observed, which costs next to nothing.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
@@ -325,8 +325,8 @@ impl Daemon {
         })
     }
 
-    /// As [`observe_any`](Self::observe_any), but not at once where that would delay a page: both have fixed intervals, so that an
-    /// evaluation would fall on each page or on none.
+    /// Does the same as [`observe_any`](Self::observe_any), but waits where it would delay a page: both have fixed intervals, so that an
+    /// evaluation would otherwise fall on each page or on none.
     fn observe_between_pages(&self) -> Result<Option<Arc<Observation>>, SampleError> {
         let observed = self.sampler.call(|pipeline| {
             // Later than the call by the page that was made meanwhile.
@@ -447,7 +447,7 @@ impl Source for Daemon {
     }
 }
 
-/// What is known of a victim's process.
+/// Returns the rank and the details of a victim's process.
 fn victim_process(
     victim: &Victim,
     snapshot: &Snapshot,

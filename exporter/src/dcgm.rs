@@ -29,11 +29,11 @@ pub const UTILIZATION_FIELDS: [&str; 2] = ["FI_DEV_GPU_UTIL", "FI_DEV_GPU_UTIL_R
 /// State of the upstream page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
-    /// Whether the last fetch succeeded.
+    /// True if the last fetch succeeded.
     pub up: bool,
     /// Age of the exported page; `None` while there is none.
     pub age: Option<Duration>,
-    /// Whether it has the utilization of GPUs under a name that rules know.
+    /// True if the page has the utilization of GPUs under a name that rules know.
     pub has_utilization: Option<bool>,
     /// Failed fetches, by reason.
     pub failures: Vec<(&'static str, u64)>,

@@ -75,7 +75,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(form()) } else { Ok(total) }
 }
 
-/// The same for how long something is to go on: longer than nothing.
+/// Parses the duration of something that is to go on: it must be longer than zero.
 pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err(format!("{text:?} is no time at all; write {FORM}")),

@@ -13,7 +13,7 @@ const SEPARATOR: &str = " - ";
 /// Below `error: `.
 const INDENT: &str = "\n       ";
 
-/// What to do about an error whose own message does not say it.
+/// Advice for an error whose own message has none.
 #[derive(Debug, Clone, Copy)]
 pub struct Advice(pub &'static str);
 
@@ -29,7 +29,8 @@ pub fn print(error: &anyhow::Error) {
     let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {}", text(error));
 }
 
-/// What is wrong, and what to do, each once. Names and answers of others are in it: what controls a terminal is replaced.
+/// Returns what is wrong and what to do, each once. The text has names and answers of others, so characters that control a terminal are
+/// replaced.
 #[must_use]
 pub fn text(error: &anyhow::Error) -> String {
     let own = error.downcast_ref::<Advice>().map(|advice| advice.0);
@@ -60,20 +61,20 @@ pub fn text(error: &anyhow::Error) -> String {
     printable.trim_end().replace('\n', INDENT)
 }
 
-/// The same as a line of a log.
+/// Returns the text of the error as a line of a log.
 #[must_use]
 pub fn line(error: &anyhow::Error) -> String {
     text(error).replace(INDENT, "; ")
 }
 
-/// Whether the reader of standard output has ended, such as `head`: it has what it wanted.
+/// Returns true if the reader of standard output, such as `head`, has ended: it has what it wanted.
 #[must_use]
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     kernel.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// What usually helps against an error of the kernel.
+/// Returns advice that usually helps against an error of the kernel.
 fn usual(error: &anyhow::Error, is_root: bool) -> Option<&'static str> {
     let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
     match kernel.kind() {

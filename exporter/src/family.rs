@@ -77,7 +77,7 @@ pub struct Exemplar {
 }
 
 impl Exemplar {
-    /// Whether it may be exposed.
+    /// Returns true if the exemplar may be exposed.
     pub(crate) fn is_short(&self) -> bool {
         self.key.len() + self.value.chars().count() <= MAX_EXEMPLAR_CHARS
     }
@@ -97,7 +97,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether OpenMetrics has a `_created` line for it.
+    /// Returns true if OpenMetrics has a `_created` line for the sample.
     pub(crate) const fn is_created(&self, family: &Family) -> bool {
         self.created.is_some() && matches!(family.metric.kind, Kind::Counter | Kind::Histogram)
     }

@@ -56,7 +56,7 @@ fn how_to_open_more() -> String {
     )
 }
 
-/// What to do about an error with this text, if it is one of these limits.
+/// Returns advice for an error with this text, if it is one of these limits.
 pub(crate) fn advice(text: &str) -> Option<String> {
     if text.contains("LimitNOFILE") {
         return None;

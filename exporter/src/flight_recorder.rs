@@ -70,7 +70,7 @@ pub struct FlightRecords {
 }
 
 impl FlightRecords {
-    /// Those in this folder, which keeps so many files.
+    /// Returns the records in this folder, which keeps so many files.
     #[must_use]
     pub fn in_dir(dir: PathBuf, max_files: usize) -> Self {
         let (written, suppressed, failed, requests) = Default::default();
@@ -116,7 +116,7 @@ impl FlightRecords {
     }
 }
 
-/// What a recorder does next.
+/// The next action of a recorder.
 enum Due {
     Evaluation,
     Signal,

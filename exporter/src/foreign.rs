@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-/// What such names begin with. None of ours does.
+/// The prefix of such names. None of our names has it.
 pub const PREFIX: &str = "DCGM_";
 
 /// The kind of value that a foreign metric says to have.
@@ -56,7 +56,7 @@ pub struct Sample {
 pub struct Family {
     /// The name, as queries use it: [`PREFIX`], then letters, digits and `_`.
     pub name: Arc<str>,
-    /// What it means; empty where that is not said.
+    /// Help text; empty where there is none.
     pub help: Arc<str>,
     /// The kind of value.
     pub kind: Kind,

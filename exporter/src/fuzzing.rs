@@ -108,7 +108,7 @@ fn elf(data: &[u8]) {
     drop((read_program(&file), read_module(&file), kernel_handles(&file)));
 }
 
-/// What a process can have in `/proc/PID/maps` and `/proc/PID/cgroup`.
+/// Parses text that a process can have in `/proc/PID/maps` and `/proc/PID/cgroup`.
 fn proc_files(data: &[u8]) {
     for line in data.split(|&byte| byte == b'\n') {
         drop(parse_maps_line(line));
@@ -125,7 +125,7 @@ fn kernel_name(data: &[u8]) {
     }
 }
 
-/// What a node answers to `gpucause explain`.
+/// Parses the answer of a node to `gpucause explain`.
 fn node(data: &[u8]) {
     let Ok(answer) = serde_json::from_slice::<Chains>(data) else { return };
     let observed =
@@ -136,14 +136,14 @@ fn node(data: &[u8]) {
     serde_json::to_string(&incident).unwrap();
 }
 
-/// What a Prometheus answers to `gpucause mcp`.
+/// Parses the answer of a Prometheus to `gpucause mcp`.
 fn prometheus(data: &[u8]) {
     let Ok(samples) = gpucause_investigations::prometheus::samples(data) else { return };
     // Each takes more of the answer than a label and its value.
     assert!(samples.len() < data.len());
 }
 
-/// What a ClickHouse answers to `gpucause mcp`.
+/// Parses the answer of a ClickHouse to `gpucause mcp`.
 fn clickhouse(data: &[u8]) {
     let Ok(rows) = gpucause_investigations::mcp::history_rows(data) else { return };
     // Each takes more of the answer than its separator.

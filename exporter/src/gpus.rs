@@ -1,4 +1,4 @@
-//! What is known of the GPUs themselves, of whichever sources there are.
+//! Data about the GPUs themselves, of whichever sources there are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub struct Gpus {
     upstream_clocks: Mutex<ClockWatch>,
 }
 
-/// What a page tells of GPUs.
+/// The data about GPUs on a page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// How the upstream page does, where there is to be one.
@@ -43,7 +43,7 @@ impl Gpus {
         self.upstream.as_ref()
     }
 
-    /// What is known now. Waits for no driver and no peer.
+    /// Returns the current data. Waits for no driver and no peer.
     #[must_use]
     pub fn view(&self) -> View {
         let now = Instant::now();

@@ -33,7 +33,7 @@ const RESERVED: [&str; 2] = [OTHER, UNKNOWN];
 
 /// Where names come from.
 pub trait NameSource {
-    /// What the process named when it asked for this handle.
+    /// Returns the name with which the process asked for this handle.
     fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName>;
 
     /// The names of functions of the process, without those that cannot be resolved now.
@@ -54,11 +54,11 @@ pub struct KernelLaunches {
     pub by_name: Vec<(Arc<str>, u64)>,
     /// By names that were exported and are not now: another image of the process may still have them.
     pub former: Vec<(Arc<str>, u64)>,
-    /// Of kernels without a name.
+    /// Launches of kernels without a name.
     pub unknown: u64,
-    /// Of all other kernels.
+    /// Launches of all other kernels.
     pub other: u64,
-    /// Of all kernels, those among them whose name is no longer tracked.
+    /// Launches of all kernels, also of those whose name is no longer tracked.
     pub total: u64,
     /// How long warm launches took since they have been timed.
     pub times: Vec<(Arc<str>, Histogram)>,
@@ -93,14 +93,14 @@ fn add<T: Clone>(all: &mut Vec<(Arc<str>, T)>, name: &Arc<str>, more: &T, merge:
     }
 }
 
-/// What is known of a handle.
+/// A handle with its name.
 #[derive(Debug, Clone)]
 struct Known {
-    /// As the process named it; kept to see whether it changes.
+    /// Name that the process gave; kept to detect a change.
     handle_name: Option<HandleName>,
     /// `None` for a kernel without a name.
     name: Option<Arc<str>>,
-    /// Whether it could not be resolved, so that this is tried again.
+    /// True if the name could not be resolved, so that this is tried again.
     unresolved: bool,
 }
 

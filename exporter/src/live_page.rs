@@ -27,11 +27,11 @@ pub(crate) const STYLE: &str = gpucause_investigations::html::STYLE;
 pub struct Problem {
     /// When, in seconds since the Unix epoch.
     pub at: f64,
-    /// What.
+    /// The problem in words.
     pub what: String,
 }
 
-/// What everybody sees.
+/// The part of the page that everybody sees.
 #[derive(Debug)]
 pub(crate) struct Head<'a> {
     /// Name of the host.
@@ -43,7 +43,7 @@ pub(crate) struct Head<'a> {
     pub(crate) observation: &'a ObservationState,
 }
 
-/// What only those see who may read causal chains.
+/// The part of the page for readers who may see causal chains.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     pub(crate) processes: Processes,

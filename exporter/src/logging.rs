@@ -31,13 +31,13 @@ pub struct LogArgs {
 /// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// What stops the daemon.
+    /// Errors that stop the daemon.
     Error,
-    /// What it copes with, but somebody should know.
+    /// Problems that the daemon copes with, but somebody should know.
     Warn,
-    /// What it does.
+    /// Actions of the daemon.
     Info,
-    /// How it does it.
+    /// Details of these actions.
     Debug,
     /// Every step.
     Trace,

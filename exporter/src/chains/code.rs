@@ -46,9 +46,9 @@ pub(super) struct CodeSampler {
     sampler: Box<dyn StackSampler>,
     places: Places,
     threads: HashMap<(ProcId, Tid), VecDeque<Taken>>,
-    /// Whether threads are sampled.
+    /// True while threads are sampled.
     is_on: bool,
-    /// Whether it was logged that they cannot be.
+    /// True once a failure to sample them was logged.
     has_failed: bool,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Competition {
     thread: Option<chain::Thread>,
 }
 
-/// What was measured at its start.
+/// Measurements at the start of a competition.
 #[derive(Debug)]
 struct Start {
     pid: u32,

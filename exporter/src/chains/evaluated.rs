@@ -1,4 +1,4 @@
-//! What is remembered of the processes of an evaluation.
+//! The processes of the last evaluation.
 
 use std::collections::HashMap;
 

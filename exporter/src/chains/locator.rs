@@ -93,7 +93,7 @@ impl Locator {
         busy.update(Instant::now(), usages.as_deref())
     }
 
-    /// Whether the victim may run on one CPU only, and so may all threads of its process and of its workers.
+    /// Returns true if the victim and all threads of its process and of its workers may run on one CPU only, the same one.
     fn is_on_one_cpu(
         &self,
         chain: &Chain,

@@ -66,7 +66,7 @@ fn features() -> Vec<Point> {
     vec![btf, Point::ok("uprobes", detail)]
 }
 
-/// What hides processes. A missing capability is a point of its own.
+/// Checks for obstacles that hide processes. A missing capability is a point of its own.
 fn processes() -> Vec<Point> {
     let obstacles = obstacles();
     let hidden = obstacles.iter().filter(|own| !own.subject.starts_with("CAP_"));

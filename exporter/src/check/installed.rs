@@ -62,7 +62,7 @@ fn is_driver(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
 }
 
-/// Whether the driver hands out functions that are not probed.
+/// Checks that every function that the driver hands out is probed.
 fn handed_out(path: &Path, image: &LibraryImage) -> Point {
     let (state, detail) = match entry_points(path, image) {
         Ok(found) if found.compared == 0 => {

@@ -86,7 +86,7 @@ fn of_exporter(asked: Option<Answer>, names: &str, subject: String) -> Point {
     }
 }
 
-/// What the program at an address answers.
+/// The answer of the program at an address.
 enum Answer {
     /// It is an exporter: whether it observes, and what to do.
     OfExporter(State, String, Option<String>),

@@ -145,7 +145,7 @@ fn mine(url: &PrometheusUrl, targets: Vec<Target>, ports: &[u16]) -> Vec<Target>
         let target = Target { scrape_url: address.to_string(), ..target };
         ports.contains(&address.target().1).then_some((address, target))
     });
-    // What a Prometheus elsewhere calls localhost is not this host.
+    // For a Prometheus on another host, localhost is not this host.
     let beside = is_here(url.address().target().0);
     let deadline = Instant::now() + RESOLVE;
     let here = |address: &Address| {
@@ -157,13 +157,13 @@ fn mine(url: &PrometheusUrl, targets: Vec<Target>, ports: &[u16]) -> Vec<Target>
     addressed.filter(|(address, _)| here(address)).map(|(_, target)| target).collect()
 }
 
-/// Whether a target's name is that of this host, with or without a domain.
+/// Returns true if a target's name is that of this host, with or without a domain.
 fn is_named(host: &str, node: &str) -> bool {
     let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     host.parse::<std::net::IpAddr>().is_err() && !node.is_empty() && first(host) == first(node)
 }
 
-/// Whether a name or address is one of this host: a socket can be bound to it.
+/// Returns true if a name or address is one of this host: a socket can be bound to it.
 fn is_here(host: &str) -> bool {
     let mut resolved = (host, 0).to_socket_addrs().into_iter().flatten();
     resolved.any(|address| UdpSocket::bind(address).is_ok())

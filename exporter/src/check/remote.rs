@@ -1,4 +1,4 @@
-//! What the exporter talks to on other hosts: the OTLP endpoint, and the Prometheus that compares ranks.
+//! The exporter's peers on other hosts: the OTLP endpoint, and the Prometheus that compares ranks.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const METRIC_NAME: &str = "__name__";
 /// Time for a request. The exporter gives more, and runs without an answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Whether the files of the OTLP endpoint can be used, and whether it takes records, if there is one.
+/// Checks that the files of the OTLP endpoint can be used and that it takes records, if there is one.
 pub(super) fn otlp(settings: &OtlpSettings) -> Option<Point> {
     if let Err(error) = settings.check() {
         return Some(unusable(OTLP, &error.to_string()));
@@ -31,7 +31,7 @@ pub(super) fn otlp(settings: &OtlpSettings) -> Option<Point> {
     })
 }
 
-/// Whether the files of the Prometheus that compares ranks can be used, whether it answers and has the rules, if there is one.
+/// Checks that the files of the Prometheus that compares ranks can be used, that it answers and has the rules, if there is one.
 pub(super) fn peers(settings: &PeersSettings) -> Option<Point> {
     if let Err(error) = settings.check() {
         return Some(unusable(PEERS, &error.to_string()));
@@ -65,8 +65,8 @@ pub(super) fn peers(settings: &PeersSettings) -> Option<Point> {
     Some(Point::failed(PEERS, &detail).advise(advice))
 }
 
-/// Of the rules whose series are asked for; `None` where that is not known. A rule that has series is there, also where another program
-/// evaluates rules.
+/// Returns the missing rules among those whose series are asked for; `None` where they are unknown. A rule that has series exists, also
+/// where another program evaluates rules.
 async fn missing_rules(prometheus: &Prometheus) -> Result<Option<Vec<&'static str>>, QueryError> {
     let names = peers::RULES.join("|");
     let present = format!("count by ({METRIC_NAME}) ({{{METRIC_NAME}=~\"{names}\"}})");

@@ -1,4 +1,4 @@
-//! What the flags of the exporter name: configuration, web configuration, the folder of flight records, dcgm-exporter.
+//! Files, folders and pages in the exporter's flags: configuration, web configuration, the folder of flight records, dcgm-exporter.
 
 use std::fs::File;
 use std::iter;
@@ -13,7 +13,7 @@ use crate::foreign::PREFIX;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
 
-/// What the unit of the packages names.
+/// The configuration file that the packages' systemd unit names.
 const PACKAGED: &str = "/etc/gpucause/config.yaml";
 const CONFIG: &str = "configuration";
 const WEB_CONFIG: &str = "web configuration";
@@ -50,7 +50,7 @@ pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
     points
 }
 
-/// Whether flight records can be written, if they are to be. A folder may be mounted later: that is no invalid configuration.
+/// Checks that flight records can be written, if they are on. A folder may be mounted later: that is no invalid configuration.
 pub(super) fn flights(args: &ExporterArgs) -> Option<Point> {
     let settings = args.flight.settings()?;
     let folder = settings.dir.display().to_string();
@@ -98,7 +98,7 @@ fn invalid(subject: &str, error: &str) -> Vec<Point> {
     error.lines().map(|line| Point::failed(subject, line).required()).collect()
 }
 
-/// Whether the page of dcgm-exporter can be fetched, if it is to be.
+/// Checks that the page of dcgm-exporter can be fetched, if one is set.
 pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
     let url = args.dcgm_url.as_ref()?;
     let upstream = match args.upstream() {

@@ -1,4 +1,4 @@
-//! What the help of the exporter says behind its flags.
+//! Texts that follow the flags in the help of commands.
 
 /// Examples of `gpucause record`.
 pub(super) const RECORD: &str = "\

@@ -97,7 +97,7 @@ fn complete(
 ) -> anyhow::Result<Written> {
     match written {
         Ok(written) => finish().map(|()| written),
-        // What comes before the damage is all that there is, and no previous file is lost.
+        // The events before the damage are all that there are, and no previous file is lost.
         Err(error) if error.is_damage() && !args.force && is_begun => {
             finish()?;
             let output = args.output.display();
@@ -107,7 +107,7 @@ fn complete(
     }
 }
 
-/// What was written, and which tool reads it.
+/// Says what was written, and which tool reads it.
 fn summary(
     Written { events, chains }: Written,
     format: ExportFormat,

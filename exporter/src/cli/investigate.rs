@@ -61,7 +61,7 @@ pub struct ExplainArgs {
     /// Only what began until this time; --since is the time before it
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub until: Option<i64>,
-    /// Of a job that hangs, which rank has not entered which collective, and what it does instead; by its number in Slurm, or the name of its processes. It is about now, and excludes --since, --pid and other selections
+    /// Show which rank of a hanging job has not entered which collective, and what it does instead. JOB is the job's number in Slurm or the name of its processes. The report is about now, and excludes --since, --pid and other selections
     #[arg(long, value_name = "JOB", conflicts_with_all = ["db", "since", "pid", "severity", "from", "until", "per_process", "html", "follow", "fail_on"])]
     pub job: Option<String>,
     /// Add a table of the time that chains took from each process
@@ -116,7 +116,7 @@ impl ExplainArgs {
         }
     }
 
-    /// Whether this severity, the worst of the chains, is one of `--fail-on`.
+    /// Returns true if this severity, the worst of the chains, is one of `--fail-on`.
     #[must_use]
     pub fn fails(&self, worst: Option<Severity>) -> bool {
         self.fail_on.is_some_and(|least| worst.is_some_and(|worst| worst >= least))

@@ -37,7 +37,7 @@ pub enum McpError {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The environment variable is invalid.

@@ -52,17 +52,17 @@ impl<W: io::Write> io::Write for Aside<W> {
 }
 
 impl Progress {
-    /// Whether progress is shown: finding out the amount of work may be work, too.
+    /// Returns true if progress is shown: finding out the amount of work may be work, too.
     pub(crate) fn is_shown() -> bool {
         io::stderr().is_terminal()
     }
 
-    /// Of work of a known amount, such as so many events.
+    /// Shows the progress of work of a known amount, such as so many events.
     pub(crate) fn of(amount: u64, unit: &'static str) -> Self {
         Self::bar(amount, unit, Self::is_shown().then(ProgressDrawTarget::stderr), DELAY)
     }
 
-    /// Of work with a description of its own.
+    /// Shows the progress of work with a description of its own.
     pub(crate) fn line() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let target = Self::is_shown().then(ProgressDrawTarget::stderr);

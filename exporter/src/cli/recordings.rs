@@ -241,7 +241,7 @@ pub struct ExportArgs {
     /// Flags of nodes, whose chains are exported instead of a file.
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// What to write
+    /// Format of the output
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub format: ExportFormat,
     /// File to write, or - for standard output; of parquet the folder
@@ -267,7 +267,7 @@ pub struct ExportArgs {
     pub at_least: Duration,
 }
 
-/// What `gpucause export` writes.
+/// Formats of `gpucause export`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
     /// A protobuf trace for ui.perfetto.dev: a track for each node, process and thread, with causal chains

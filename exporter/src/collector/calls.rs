@@ -54,7 +54,7 @@ impl Collector for Calls {
 
 /// The operations that have series.
 struct Ops<'a> {
-    /// Those that are part of `other`.
+    /// Operations that are part of `other`.
     others: &'a HashSet<OpId>,
     level: Level,
 }

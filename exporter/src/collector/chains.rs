@@ -110,7 +110,7 @@ fn add_ongoing(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>) 
 
 /// One of the times of a cause.
 struct Time {
-    /// Whether a cause can have any.
+    /// Returns true if a cause can have such time.
     can_have: fn(Cause) -> bool,
     /// The total.
     of: fn(&Stall) -> Nanos,

@@ -103,7 +103,7 @@ impl Collector for Daemon {
     }
 }
 
-/// What became of chains that were logged.
+/// Returns the families of the records of logged chains: those sent, lost and queued, and the failures to send them.
 fn otlp(counts: &OtlpCounts, created: Option<f64>) -> [Family; 5] {
     let by_reason = |metric, counts: &[(&'static str, u64)]| {
         let mut family = Family::new(metric);

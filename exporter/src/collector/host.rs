@@ -52,7 +52,7 @@ fn measured(metric: &'static Metric, input: &Input<'_>) -> Option<Family> {
     Some(family)
 }
 
-/// Whether a kernel program is known to be missing.
+/// Returns true if a kernel program is known to be missing.
 fn lacks(observation: &Observation, program: &str) -> bool {
     let states = &observation.probes;
     states.iter().any(|state| state.probe == program && state.verdict != "attached")

@@ -1,4 +1,4 @@
-//! What a scrape asks for: the collectors, and the level.
+//! The scope of a scrape: its collectors and its level.
 
 use super::{Selection, SelectionError};
 use crate::metric::{Level, LevelError};

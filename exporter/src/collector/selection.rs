@@ -67,7 +67,7 @@ impl Selection {
         }
     }
 
-    /// Whether a collector is part of it.
+    /// Returns true if a collector is part of it.
     #[must_use]
     pub fn includes(&self, collector: &str) -> bool {
         match self {
@@ -78,7 +78,7 @@ impl Selection {
     }
 }
 
-/// What a form sends: `+` for a blank, `%XX` for any byte.
+/// Decodes the text of a form: `+` is a blank, `%XX` any byte.
 pub(crate) fn decoded(text: &str) -> Result<String, SelectionError> {
     let malformed = || SelectionError::Malformed(truncated(text));
     let mut bytes = Vec::with_capacity(text.len());

@@ -46,13 +46,13 @@ pub struct Pattern {
 }
 
 impl ProcessFilter {
-    /// Whether every process is exported.
+    /// Returns true if every process is exported.
     #[must_use]
     pub fn admits_all(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// Whether a process of this name is exported.
+    /// Returns true if a process of this name and with these details is exported.
     #[must_use]
     pub fn admits(&self, comm: &str, details: &ProcessDetails) -> bool {
         let any = |matchers: &[Matcher]| matchers.iter().any(|m| m.matches(comm, details));
@@ -95,7 +95,7 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), anchored })
     }
 
-    /// Whether the whole text matches.
+    /// Returns true if the whole text matches.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         self.anchored.is_match(text)

@@ -18,7 +18,7 @@ impl Refusals {
         self.0.is_empty()
     }
 
-    /// Whether this value, or one in it, is refused: more errors of it may follow from that.
+    /// Returns true if this value, or one in it, is refused: more errors of it may follow from that.
     pub(crate) fn concern(&self, key: &str) -> bool {
         self.0.iter().any(|refusal| {
             let path = joined(refusal.path());

@@ -71,7 +71,7 @@ impl Overrides {
 pub struct ConfigSource {
     /// The file.
     pub file: Option<PathBuf>,
-    /// Whether the defaults apply while there is no such file.
+    /// True if the defaults apply while there is no such file.
     pub optional: bool,
     /// Override it.
     pub overrides: Overrides,

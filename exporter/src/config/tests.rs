@@ -12,7 +12,7 @@ use super::*;
 
 const EXAMPLE: &str = include_str!("../../../systemd/config.yaml");
 
-/// What is wrong with a text that has something wrong, each with its line.
+/// Returns the problems of an invalid text, each with its line.
 fn problems(text: &str) -> Vec<String> {
     let complaints = Config::parse(text).expect_err(text);
     complaints.iter().map(ToString::to_string).collect()
@@ -443,7 +443,7 @@ proptest! {
     }
 }
 
-/// Of this thread: whatever else the host does counts for nothing.
+/// Returns the CPU time of this thread: other load on the host does not count.
 fn cpu_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

@@ -34,7 +34,7 @@ pub enum FetchError {
     Reader(tokio::task::JoinError),
 }
 
-/// What to check when there is no connection.
+/// Returns advice for a failed connection.
 const fn hint(error: &GetError) -> &'static str {
     match error {
         GetError::Unreachable(_) => " - is dcgm-exporter running there?",

@@ -34,7 +34,7 @@ pub enum PageError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
         /// Its beginning.
         text: String,
@@ -179,7 +179,7 @@ impl Reader {
         let mut key = labels.to_vec();
         key.retain(|(_, value)| !value.is_empty());
         key.sort_unstable();
-        // Of duplicate series the first one wins, as in Prometheus.
+        // The first of duplicate series wins, as in Prometheus.
         if draft.seen.insert(key.into()) {
             draft.samples.push(Sample { labels, value });
         }
@@ -279,7 +279,7 @@ impl Reader {
     }
 }
 
-/// Whether it is a metric's name, or, without colons, a label's.
+/// Returns true if it is the name of a metric, or, without colons, of a label.
 fn is_name(text: &str, colons: bool) -> bool {
     let first = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_' || (colons && byte == b':');
     let bytes = text.as_bytes();

@@ -46,7 +46,7 @@ pub(super) struct Truth {
     pub(super) lost_seconds: f64,
 }
 
-/// What the workload reported so far.
+/// Reports of the workload so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Account {
     pub(super) injected: Option<Injected>,
@@ -123,7 +123,7 @@ impl StandIn {
         Ok(Self { workload, scenario, account })
     }
 
-    /// What is simulated and what is real.
+    /// Explains what is simulated and what is real.
     pub(super) fn explain(&self) -> String {
         format!(
             "Scenario {}: {}.\n\
@@ -135,12 +135,12 @@ impl StandIn {
         )
     }
 
-    /// What it reported so far.
+    /// Returns the reports of the workload so far.
     pub(super) fn account(&self) -> Account {
         self.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a process belongs to it.
+    /// Returns true if a process belongs to the stand-in workload.
     pub(super) fn owns(&self, pid: u32) -> bool {
         let process = |pid: u32| i32::try_from(pid).ok().map(Pid::from_raw);
         process(pid).and_then(|pid| getpgid(Some(pid)).ok()) == process(self.workload.id())

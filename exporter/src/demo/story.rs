@@ -8,7 +8,7 @@ use gpucause_engine::utc::utc;
 
 use super::stand_in::{Account, Injected};
 
-/// What has been printed so far.
+/// The parts of the story printed so far.
 #[derive(Debug, Default)]
 pub(super) struct Story {
     begun: bool,
@@ -17,7 +17,7 @@ pub(super) struct Story {
 }
 
 impl Story {
-    /// What is new since the last call: the beginning of the fault, new chains, and chains whose severity or culprit changed.
+    /// Returns the news since the last call: the beginning of the fault, new chains, and chains whose severity or culprit changed.
     pub(super) fn next(&mut self, account: &Account, chains: &[Chain]) -> String {
         let mut text = String::new();
         if let Some(injected) = account.injected.as_ref().filter(|_| !self.begun) {

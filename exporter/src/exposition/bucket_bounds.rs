@@ -16,14 +16,13 @@ pub struct Bound {
     pub slot: u16,
     /// The bound in seconds, exact.
     pub le: &'static str,
-    /// Whether every histogram has it.
+    /// True if every histogram has this bound.
     everywhere: bool,
 }
 
 impl Bound {
-    /// Whether histograms of this metric have it. [`LAUNCH_DURATION`] and [`OFFCPU_DURATION`] are exposed by default and of
-    /// whole fleets, so they have fewer bounds: a factor of two apart up to 4 ms, where launches usually are, and further
-    /// apart above.
+    /// Returns true if histograms of this metric have this bound. [`LAUNCH_DURATION`] and [`OFFCPU_DURATION`] are exposed by default and of
+    /// whole fleets, so they have fewer bounds: a factor of two apart up to 4 ms, where launches usually are, and further apart above.
     #[must_use]
     pub fn is_of(&self, metric: &Metric) -> bool {
         self.everywhere || ![LAUNCH_DURATION.name, OFFCPU_DURATION.name].contains(&metric.name)

@@ -82,7 +82,7 @@ pub enum ClassicBuckets {
 }
 
 impl ClassicBuckets {
-    /// Those of a page at this level and in this format.
+    /// Returns the histograms with finite classic buckets on a page at this level and in this format.
     #[must_use]
     pub const fn of(format: Format, level: Level, policy: Policy) -> Self {
         match (format, policy, level) {
@@ -92,7 +92,7 @@ impl ClassicBuckets {
         }
     }
 
-    /// Whether any histogram of a family has them.
+    /// Returns true if any histogram of a family has finite classic buckets.
     #[must_use]
     pub fn has_any(self, metric: &Metric) -> bool {
         match self {
@@ -111,7 +111,7 @@ impl ClassicBuckets {
         }
     }
 
-    /// Whether a histogram has them.
+    /// Returns true if a histogram has finite classic buckets.
     #[must_use]
     pub fn has(self, family: &Family, sample: &Sample) -> bool {
         match self {

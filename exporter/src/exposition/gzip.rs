@@ -225,7 +225,7 @@ mod tests {
         compressed
     }
 
-    /// Of the one member that there is to be.
+    /// Decompresses the one member of the output.
     fn decompressed(mut compressed: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         GzDecoder::new(&mut compressed).read_to_end(&mut bytes).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         bytes
     }
 
-    /// Of up to five blocks: what compresses well, as pages do, and what does not at all.
+    /// Makes pieces of up to five blocks: text that compresses well, as pages do, and noise that does not compress at all.
     fn piece() -> impl Strategy<Value = Vec<u8>> {
         let text = (0..9u8, 0..5 * BLOCK_BYTES / 4).prop_map(|(digit, length)| {
             let line = format!("name_bucket{{pid=\"{digit}\",le=\"0.00{digit}\"}} {digit}\n");

@@ -94,7 +94,7 @@ pub fn format(accept: &str) -> Format {
     best.map_or(Format::Text, |(_, _, format)| format)
 }
 
-/// Whether the `Accept-Encoding` header allows gzip.
+/// Returns true if the `Accept-Encoding` header allows gzip.
 #[must_use]
 pub fn gzip(accept_encoding: &str) -> bool {
     let mut wildcard = false;

@@ -31,7 +31,7 @@ struct Chunks {
     free: Vec<Vec<u8>>,
 }
 
-/// Of full size at once: growing would take twice the memory.
+/// Allocates a chunk of full size at once: growing would take twice the memory.
 fn chunk() -> Vec<u8> {
     Vec::with_capacity(CHUNK_BYTES + SLACK_BYTES)
 }

@@ -50,7 +50,7 @@ fn plain(text: &str) -> String {
     plain.take(MAX_PART).collect()
 }
 
-/// What is shown of a complete file.
+/// Returns the entry of a complete file in the list.
 fn listed(at: SystemTime, path: &Path) -> Option<FlightFile> {
     let name = path.file_name()?.to_str()?.to_owned();
     let written = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();

@@ -1,4 +1,4 @@
-//! What is kept of fuzzing, read again, and inputs like it: a part of `make fuzz` that needs no engine.
+//! These tests read the fuzzing corpus again, and inputs like it: a part of `make fuzz` that needs no engine.
 
 use super::{TARGETS, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ const SECONDS: &str = "GPUCAUSE_FUZZ_SECONDS";
 /// The only target to try more of.
 const ONLY: &str = "GPUCAUSE_FUZZ_TARGET";
 
-/// What is kept for a target.
+/// Returns the corpus of a target.
 fn kept(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
     let mut paths: Vec<_> =

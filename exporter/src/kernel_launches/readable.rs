@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 pub(crate) use gpucause_investigations::symbol::{MAX_CHARS, demangled, function, one_line};
 
-/// What stands before the function that nvcc and clang make on the host for a kernel.
+/// Prefix of the host function that nvcc and clang make for a kernel.
 const STUB: &str = "__device_stub__";
 
 /// A kernel's name from the symbol that a module or an executable has for it. C++ names keep their template arguments and
@@ -70,11 +70,11 @@ mod tests {
 
     #[test]
     fn kernels_of_pytorch_are_named_by_their_functions() {
-        // Of PyTorch 2.15 for CUDA 13.
+        // The file has kernels of PyTorch 2.15 for CUDA 13.
         let kernels = include_str!("pytorch_kernels.tsv").lines().map(|line| line.split_once('\t'));
         for (symbol, name) in kernels.map(Option::unwrap) {
             assert_eq!(text(symbol), name, "{symbol}");
-            // As the name of a kernel that is asked for by name is kept.
+            // Only this beginning is kept of the name of a kernel that is asked for by name.
             let kept = &symbol["__device_stub_".len()..][..symbol.len().min(KERNEL_NAME_LEN) - 14];
             let function = name.split_once('<').map_or(name, |(function, _)| function);
             assert!(text(kept).starts_with(function), "{kept}");

@@ -1,4 +1,4 @@
-//! What processes did lately, as numbers: the rows of the page and the answer of `/api/v1/processes`.
+//! Recent activity of processes in numbers: the rows of the page and the answer of `/api/v1/processes`.
 
 use gpucause_abi::Nanos;
 use gpucause_engine::activity::{Activities, Activity};
@@ -15,8 +15,8 @@ pub struct Processes {
     /// Live processes, also those that are not listed because they are aggregated into `other`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<u64>,
-    /// Whether they are of a file with single events and no accounts: launches are those that were recorded, and where time went is
-    /// unknown.
+    /// True if the processes are from a file with single events and no accounts: launches are then those that were recorded, and where time
+    /// went is unknown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub events_only: bool,
     /// By PID.
@@ -30,13 +30,13 @@ pub struct ProcessRow {
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// Whether it ended in this time.
+    /// True if it ended in this time.
     pub has_ended: bool,
     /// For how long it was observed in this time.
     pub seconds: f64,
     /// Outermost launches, cold and warm.
     pub launches: u64,
-    /// The same a second.
+    /// Launches per second.
     pub launches_per_second: f64,
     /// The share of them that was timed: the next three are of those. `None` without launches.
     pub timed_share: Option<f64>,
@@ -50,7 +50,7 @@ pub struct ProcessRow {
     pub dispatcher_seconds: f64,
     /// Dispatcher time that was lost.
     pub lost_seconds: f64,
-    /// The same as a share of the time of dispatcher threads.
+    /// Lost share of the time of dispatcher threads.
     pub lost_share: Option<f64>,
     /// Where that time went.
     pub parts: Parts,
@@ -78,7 +78,7 @@ impl Serialize for Parts {
 }
 
 impl ProcessRow {
-    /// Of what a process did.
+    /// Makes a row of the activity of a process.
     pub(crate) fn of(own: &Activity) -> Self {
         let (p50, p99) = (own.warm.quantile(0.5), own.warm.quantile(0.99));
         let spread = p50.zip(p99).filter(|(p50, _)| p50.0 > 0);
@@ -103,7 +103,7 @@ impl ProcessRow {
 }
 
 impl Processes {
-    /// Of what all processes did.
+    /// Makes rows of the activities of all processes.
     pub(crate) fn of(activities: Option<&Activities>, live: Option<u64>) -> Self {
         let Some(Activities { window: (from, until), processes }) = activities else {
             return Self { live, ..Self::default() };

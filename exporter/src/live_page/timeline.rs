@@ -20,7 +20,7 @@ const LANES: usize = 12;
 const HEIGHT: f64 = 100.0;
 const LANE: f64 = 8.0;
 
-/// What the points of a part of the time add up to.
+/// The points of a part of the time, combined.
 #[derive(Debug, Clone, Copy, Default)]
 struct Column {
     seconds: f64,
@@ -231,7 +231,7 @@ fn lanes(out: &mut dyn Write, axis: &Axis, chains: &[Chain]) -> fmt::Result {
     out.write_str("</figure>\n")
 }
 
-/// The same numbers in rows, newest first.
+/// Writes the numbers of the timeline in rows, newest first.
 fn table(out: &mut dyn Write, axis: &Axis, points: &[TimelinePoint]) -> fmt::Result {
     let rows = axis.columns(points, ROWS);
     let length = (axis.until - axis.from) / ROWS as f64;

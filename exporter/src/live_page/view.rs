@@ -1,4 +1,4 @@
-//! What a reader chose: the order of processes, the page of the table, and a part of a name.
+//! The choices of a reader: the order of processes, the page of the table, and a part of a name.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Of a query. What it does not understand is left out: a link of another version still shows the page.
+    /// Parses a query. Parts that it does not understand are left out: a link of another version still shows the page.
     pub(crate) fn of(query: &str) -> Self {
         let mut view = Self::default();
         for parameter in query.split('&') {

@@ -8,13 +8,13 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Whether standard error goes to the journal.
+/// Returns true if standard error goes to the journal.
 pub(super) fn is_stderr() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(io::stderr()).is_ok_and(|file| names(&stream, file.st_dev, file.st_ino))
 }
 
-/// Whether a value of `JOURNAL_STREAM` is of this file. Where output was redirected it is of another.
+/// Returns true if a value of `JOURNAL_STREAM` names this file. Where output was redirected, it names another.
 fn names(stream: &str, device: u64, inode: u64) -> bool {
     let numbers = stream.split_once(':');
     numbers.is_some_and(|(d, i)| d.parse() == Ok(device) && i.parse() == Ok(inode))
@@ -40,7 +40,7 @@ where
     }
 }
 
-/// As in syslog.
+/// Returns the prefix for the priority, in the format of syslog.
 fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "<3>",

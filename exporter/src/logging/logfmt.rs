@@ -10,7 +10,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// The format `time=... level=... msg=... key=value`.
 pub(super) struct Logfmt {
-    /// Whether there is a time: a log that keeps the times of lines itself needs none.
+    /// True if lines have a time: a log that keeps the times of lines itself needs none.
     pub(super) timed: bool,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Place {
     pub(super) line: u32,
 }
 
-/// What is known of the processes with samples.
+/// Data about the processes with samples.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     frames: Frames,

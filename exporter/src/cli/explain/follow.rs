@@ -28,12 +28,12 @@ struct Line<'a> {
     chain: &'a Chain,
 }
 
-/// What was printed so far.
+/// The output so far.
 #[derive(Debug, Default)]
 struct Printed {
     /// Chains by address and id, with the severity that was printed.
     chains: HashMap<(String, String), Severity>,
-    /// Whether each node was observing.
+    /// State of each node by address: true if it was observing.
     observing: HashMap<String, bool>,
     /// Nodes that do not answer now.
     silent: Vec<String>,
@@ -85,7 +85,7 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
 }
 
 impl Printed {
-    /// What is new in a report. Nodes that stopped answering or observing are reported on standard error.
+    /// Returns the new chains of a report. Nodes that stopped answering or observing are reported on standard error.
     fn news(&mut self, format: ReportFormat, report: &Report) -> anyhow::Result<Vec<String>> {
         for failure in &report.failures {
             if !self.silent.contains(&failure.url) {

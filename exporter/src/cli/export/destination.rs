@@ -69,7 +69,7 @@ impl Complete {
 }
 
 impl Destination {
-    /// As [`open`](Self::open), for requests to a collector: further requests go to further files. Standard output must be one
+    /// Does the same as [`open`](Self::open) for requests to a collector: further requests go to further files. Standard output must be one
     /// request.
     pub(super) fn open_for_requests(
         path: &Path,
@@ -138,7 +138,7 @@ impl Destination {
         }
     }
 
-    /// Whether anything was written to it.
+    /// Returns true if anything was written to it.
     pub(super) fn is_begun(&self) -> bool {
         match self {
             Self::File { writer, .. } => {

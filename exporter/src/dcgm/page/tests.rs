@@ -7,7 +7,7 @@ use crate::exposition::Format;
 use crate::family::Exported;
 use proptest::prelude::*;
 
-/// What dcgm-exporter writes: a family in two groups, counters without `_total`.
+/// A page of dcgm-exporter: a family in two groups, counters without `_total`.
 const PAGE: &str = "\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
 # TYPE DCGM_FI_DEV_SM_CLOCK gauge

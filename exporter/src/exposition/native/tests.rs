@@ -15,7 +15,7 @@ fn bounds(index: i32) -> (f64, f64) {
     (bound(index - 1), bound(index))
 }
 
-/// What a reader makes of spans and deltas.
+/// Decodes spans and deltas as a reader does.
 fn counts(buckets: &Buckets) -> BTreeMap<i32, u64> {
     let mut counts = BTreeMap::new();
     let (mut index, mut count) = (0, 0i64);

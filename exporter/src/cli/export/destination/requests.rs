@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub(in crate::cli::export) struct Requests {
     current: Box<Destination>,
-    /// Those before it.
+    /// Files before the current one.
     complete: Vec<Complete>,
     path: PathBuf,
     db: Option<PathBuf>,
