@@ -145,7 +145,7 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// What is quoted of the command line may be an address with a password, and the message may be logged.
+/// Removes passwords from an error: it may quote an address with one from the command line, and the message may be logged.
 fn without_passwords(mut error: clap::Error) -> clap::Error {
     for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand, ContextKind::InvalidValue]
     {
@@ -178,7 +178,8 @@ fn list_with(item: &str) -> Option<String> {
     lists.find(|list| has_password(list) && list.split(',').any(|own| own == item))
 }
 
-/// Of a command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an error in that.
+/// Returns the exit code for an invalid command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an
+/// error in that.
 fn refused(error: &clap::Error) -> ExitCode {
     let argument = error.get(ContextKind::InvalidArg);
     let is_configuration = error.kind() == ErrorKind::ValueValidation

@@ -62,7 +62,7 @@ pub enum NodesError {
     List {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// The source of nodes cannot be read.
@@ -89,7 +89,7 @@ struct List {
 }
 
 impl NodeArgs {
-    /// Whether several nodes are named.
+    /// Returns true if several nodes are named.
     #[must_use]
     pub fn names_several(&self) -> bool {
         !self.nodes.is_empty() || self.nodes_file.is_some() || self.nodes_from.is_some()

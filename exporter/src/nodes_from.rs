@@ -15,7 +15,7 @@ use crate::config::{in_one_line, text_file, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
 
-/// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
+/// Prefix of the names of exporters' scrape jobs, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";
 /// Largest file in bytes.
 const MAX_FILE: u64 = 16 << 20;

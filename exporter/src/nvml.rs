@@ -82,7 +82,7 @@ struct Known {
     sample: Option<Sample>,
     clocks: ClockWatch,
     clocks_at: Option<Instant>,
-    /// Whether the log reports that the driver is silent.
+    /// True once the log reports that the driver is silent.
     logged_silent: bool,
 }
 

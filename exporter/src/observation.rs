@@ -22,19 +22,19 @@ use std::sync::Arc;
 /// The input of every collector.
 #[derive(Debug, Clone)]
 pub struct Observation {
-    /// Whether processes are observed, and since when.
+    /// State of the observation, and since when it holds.
     pub state: ObservationState,
     /// The snapshot of the kernel maps, without the processes whose retention is over.
     pub snapshot: Arc<Snapshot>,
-    /// What `/proc` says of the processes.
+    /// Details of the processes from `/proc`.
     pub details: HashMap<ProcId, Arc<ProcessDetails>>,
     /// The state of each probe.
     pub probes: Vec<ProbeState>,
     /// How long each library was mapped before its probes were attached.
     pub attach_gaps: Vec<AttachGap>,
-    /// What a hit of a call probe costs, where that was measured.
+    /// Cost of a hit of a call probe, where that was measured.
     pub hit_cost: Option<Nanos>,
-    /// What a call costs that the program leaves at entry, where that was measured.
+    /// Cost of a call that the program leaves at entry, where that was measured.
     pub entry_cost: Option<Nanos>,
     /// Additional cost of a hit on an instruction that the kernel single-steps.
     pub step_cost: Option<Nanos>,
@@ -77,13 +77,13 @@ pub struct Observation {
     pub web_config: Option<ReloadState>,
     /// Files of the flight recorder by outcome, where there is one.
     pub flights: Option<[(&'static str, u64); 3]>,
-    /// What became of chains that were logged, where they are.
+    /// Counts of the records of logged chains, where chains are logged.
     pub otlp: Option<OtlpCounts>,
-    /// What became of questions about ranks on other hosts, where a Prometheus is asked.
+    /// Outcomes of requests about ranks on other hosts, where a Prometheus is asked.
     pub peers: Option<PeersState>,
     /// UUIDs of the GPUs that each process uses, or used while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
-    /// What is known of the GPUs themselves.
+    /// Data about the GPUs themselves.
     pub gpus: View,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
@@ -92,7 +92,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Of a daemon that has seen nothing but the kernel maps.
+    /// Makes the observation of a daemon that has seen nothing but the kernel maps.
     #[must_use]
     pub fn new(snapshot: Snapshot, since: Nanos, clock: WallClock) -> Self {
         let processes_live = live(&snapshot.processes);
@@ -163,7 +163,7 @@ pub struct AttachGap {
 /// How the last reload of the configuration went.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConfigState {
-    /// Whether the new configuration is active.
+    /// True if the new configuration is active.
     pub successful: bool,
     /// When a configuration was last loaded, in seconds since the Unix epoch.
     pub taken_at: f64,

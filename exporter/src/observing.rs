@@ -23,7 +23,7 @@ const OVER_BUDGET: &str = "probes on calls of a process would cost more than the
 
 const LEFT_OUT: &str = "functions of CUDA are not probed, as the kernel would single-step their first instruction, which can crash programs on this processor: gpucause check names them, and probe.risky_single_steps probes them all the same";
 
-/// Whether this reason, for which nothing is observed, is a fault.
+/// Returns true if this reason, for which nothing is observed, is a fault.
 pub(crate) fn is_broken(reason: &str) -> bool {
     [ALL_BROKEN, NO_RECORDS].contains(&reason) || Obstacle::is_reason(reason)
 }
@@ -38,7 +38,7 @@ pub(crate) enum Switch {
 /// The observation state and earlier ones.
 #[derive(Debug)]
 pub(crate) struct Observing {
-    /// What hides processes, or a part of what is said of them.
+    /// Obstacles that hide processes, or a part of their details.
     obstacles: Vec<Obstacle>,
     log: Mutex<Log>,
 }
@@ -156,7 +156,7 @@ fn sentences(obstacles: &[Obstacle]) -> String {
     obstacles.iter().map(Obstacle::sentence).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether no probe works, neither in the kernel nor in a library.
+/// Returns true if no probe works, neither in the kernel nor in a library.
 fn is_all_broken(status: &Status) -> bool {
     let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
     let refused = |verdict: &LibraryVerdict| matches!(verdict, LibraryVerdict::Refused(_));

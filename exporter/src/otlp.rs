@@ -34,7 +34,7 @@ pub use headers::HeadersError;
 pub(crate) use probe::probe;
 pub use settings::{OtlpSettings, SettingsError};
 
-/// What is known of a victim's process beside the chain.
+/// Data about a victim's process beside the chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     /// Its rank in its job.
@@ -134,7 +134,7 @@ impl ChainLog {
         self.record_at(chains, now.as_secs_f64(), process);
     }
 
-    /// As [`record`](Self::record), at a time in seconds since the Unix epoch.
+    /// Does the same as [`record`](Self::record) at a time in seconds since the Unix epoch.
     pub fn record_at(
         &self,
         chains: &[Chain],
@@ -169,7 +169,7 @@ impl ChainLog {
         self.pushed.notify_one();
     }
 
-    /// What became of the records; `None` before there is an endpoint.
+    /// Returns the counts of the records; `None` before there is an endpoint.
     #[must_use]
     pub fn counts(&self) -> Option<OtlpCounts> {
         // Not by the spool: that may be waiting for a disk.

@@ -34,7 +34,7 @@ const MAX_ANSWER: usize = 512 << 10;
 /// about two to become known.
 const UNKNOWN_LOGGED: u32 = 16;
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PeersState {
     /// Answers that could be used.
@@ -55,7 +55,7 @@ struct State {
     answer: Option<(Peers, Instant)>,
     answered: u64,
     failed: u64,
-    /// Whether requests fail, as it was last logged.
+    /// True if requests fail, as it was last logged.
     is_failing: Option<bool>,
     /// Names of jobs with their number of ranks, and how many answers in a row left them out. Not counted on once it is logged.
     left_out: HashMap<(String, u32), u32>,
@@ -99,7 +99,7 @@ impl PeerRanks {
         };
     }
 
-    /// What is known at `now`, if it is not too old.
+    /// Returns the ranks that are known at `now`, unless the answer is too old.
     pub(crate) fn known(&self, now: Instant) -> Peers {
         let (age, answer) = {
             let state = self.state();
@@ -111,7 +111,7 @@ impl PeerRanks {
         known.unwrap_or_default()
     }
 
-    /// What became of the requests; `None` without an address.
+    /// Returns the outcomes of the requests; `None` without an address.
     #[must_use]
     pub fn counts(&self, now: Instant) -> Option<PeersState> {
         let state = self.state();
@@ -160,7 +160,7 @@ impl State {
         Some(now.saturating_duration_since(*at)).filter(|age| *age <= STALE_AFTER)
     }
 
-    /// What was said of each job.
+    /// Records the answer about each job.
     fn record(
         &mut self,
         jobs: &[Job],

@@ -32,7 +32,7 @@ const EARLY: Nanos = Nanos(20_000_000);
 /// The earliest: a scrape may come late.
 const EARLIEST: Nanos = Nanos(80_000_000);
 
-/// What is known of processes beside their accounts.
+/// Details of processes beside their accounts.
 pub(crate) type Details = HashMap<ProcId, Arc<ProcessDetails>>;
 
 /// Where snapshots come from: the maps of this kernel, or a recording.
@@ -52,7 +52,7 @@ pub(crate) trait AccountSource: NameSource {
         Ok(false)
     }
 
-    /// What else is known of these processes.
+    /// Returns the details of these processes beside their accounts.
     fn details(&mut self, _processes: &[ProcessSnapshot]) -> Details {
         Details::new()
     }
@@ -88,7 +88,7 @@ pub(crate) struct Pipeline<S> {
     /// The last observation, until it is too old for a page or something makes it wrong.
     latest: Option<Arc<Observation>>,
     scrapes: ScrapeTimes,
-    /// What the last sample took.
+    /// Duration of the last sample.
     sampled_in: Nanos,
 }
 
@@ -122,7 +122,7 @@ impl<S: AccountSource> Pipeline<S> {
     pub(crate) fn configure(&mut self, config: &Config) {
         self.life_cycle.retention.set_policy(config.retention_policy());
         self.life_cycle.groups.set_by(&config.metrics.group_by.0);
-        // Of grouped processes there are few series, however many there are.
+        // Grouped processes have few series, however many processes there are.
         let limit = config.limits.live_processes;
         let limit = if self.life_cycle.groups.is_active() { usize::MAX } else { limit };
         self.life_cycle.cardinality.set_limit(limit);
@@ -142,7 +142,7 @@ impl<S: AccountSource> Pipeline<S> {
         self.latest = None;
     }
 
-    /// Whether an observation is kept for later pages.
+    /// Returns true if an observation is kept for later pages.
     pub(crate) const fn keeps_latest(&self) -> bool {
         self.latest.is_some()
     }
@@ -162,7 +162,7 @@ impl<S: AccountSource> Pipeline<S> {
         Ok(observation)
     }
 
-    /// The same; its processes count as exported.
+    /// Does the same as [`observe`](Self::observe); the processes count as exported.
     pub(crate) fn export(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
         let observation = self.observe(not_before)?;
         self.life_cycle.set_exported(&observation.snapshot.processes);

@@ -22,17 +22,17 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Whether it is an exporter of gpucause.
+    /// Returns true if it is an exporter of gpucause.
     pub(crate) fn is_exporter(&self) -> bool {
         self.command.as_deref().is_some_and(|command| EXPORTERS.contains(&command))
     }
 
-    /// Whether it is a gpucause.
+    /// Returns true if it is a gpucause.
     pub(crate) const fn is_own(&self) -> bool {
         self.command.is_some()
     }
 
-    /// Whether it is another command of gpucause, which may answer as an exporter does.
+    /// Returns true if it is another command of gpucause, which may answer as an exporter does.
     pub(crate) fn is_other_command(&self) -> bool {
         self.is_own() && !self.is_exporter()
     }

@@ -7,7 +7,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use gpucause_probes::feature::AttachMode;
 use nix::errno::Errno;
 
-/// What users can do who cannot get privileges.
+/// Advice for users who cannot get privileges.
 pub(crate) const NOT_ROOT: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in /usr/share/doc/gpucause/investigations/slow-training.md";
 
 /// Privileges could not be given up.
@@ -24,12 +24,12 @@ enum ConfineError {
 /// The process lacks capabilities that every command with probes needs.
 #[derive(Debug, thiserror::Error)]
 pub enum NotPermitted {
-    /// Of root, such as in a container.
+    /// Root lacks them, such as in a container.
     #[error(
         "root lacks the capabilities to load eBPF programs here - grant CAP_BPF and CAP_PERFMON to the container or unit"
     )]
     Root,
-    /// Of another user.
+    /// Another user lacks them.
     #[error(
         "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); {NOT_ROOT}"
     )]
@@ -45,7 +45,7 @@ pub(crate) fn how_to_get(is_root: bool) -> String {
     }
 }
 
-/// Whether this is root, which need not have every capability.
+/// Returns true if this is root, which need not have every capability.
 pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

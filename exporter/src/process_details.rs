@@ -105,7 +105,7 @@ impl ProcessDetails {
         ]
     }
 
-    /// Whether a later read cannot add anything.
+    /// Returns true if a later read cannot add anything.
     fn is_complete(&self) -> bool {
         !(self.exe.is_empty()
             || self.cgroup.is_empty()
@@ -268,12 +268,12 @@ const fn ticks(boottime: Nanos) -> u64 {
     boottime.0 / NS_PER_TICK
 }
 
-/// Whether a folder of `/proc` is that of the process that started then, on the boot-time clock.
+/// Returns true if a folder of `/proc` is that of the process that started at this time, on the boot-time clock.
 pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
     start_ticks(dir) == Some(ticks(started))
 }
 
-/// Whether a PID is now that of the process that started then.
+/// Returns true if a PID is now that of the process that started at this time.
 pub(crate) fn is_running(tgid: Tgid, started: Nanos) -> bool {
     start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
 }

@@ -16,7 +16,7 @@ const ERROR: &str = "error";
 
 /// The format `warning: message: error (key=value)`.
 pub(super) struct Message {
-    /// Whether causal chains that appear are messages, too.
+    /// True if causal chains that appear are messages, too.
     pub(super) chains: bool,
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A level; each has everything of those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// What rules over a whole fleet read.
+    /// Metrics that rules over a whole fleet read.
     Fleet,
-    /// What all rules, alerts and causal chains read.
+    /// Metrics that all rules, alerts and causal chains read.
     #[default]
     Standard,
     /// Everything.

@@ -1,4 +1,4 @@
-//! What is made of the driver's answers, and of silence.
+//! Tests of the driver's answers, and of its silence.
 
 use super::*;
 use crate::exposition::Format;

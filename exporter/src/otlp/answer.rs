@@ -1,4 +1,4 @@
-//! What an endpoint's answer says about the records of a request. Endpoints are not trusted: an answer can neither end the sender nor
+//! The meaning of an endpoint's answer for the records of a request. Endpoints are not trusted: an answer can neither end the sender nor
 //! make it believe more than it sent.
 
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use super::counts::Failure;
 /// Characters of an endpoint's message that are logged.
 const MAX_MESSAGE: usize = 200;
 
-/// What becomes of the records of a request.
+/// Outcome of a request for its records.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// They were taken, but for so many.
@@ -136,7 +136,7 @@ fn taken(answer: &Answer, records: u64) -> Option<Verdict> {
     Some(Verdict::Taken { rejected, message: printable(&message) })
 }
 
-/// What OTLP says about records that it refuses.
+/// Returns the message of OTLP about records that it refuses.
 fn refusal(answer: &Answer) -> Option<String> {
     let body = answer.body.as_slice();
     let message = match form(answer) {

@@ -7,7 +7,7 @@ use gpucause_engine::chain::{Chain, Effect, Severity};
 /// An ongoing chain is logged again after this time, in seconds, since its cost grows.
 const REPEAT_AFTER: f64 = 60.0;
 
-/// What happened to a chain.
+/// The change of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// It began.
@@ -52,7 +52,7 @@ pub(super) struct Change {
 pub(super) struct Changes(HashMap<String, Logged>);
 
 impl Changes {
-    /// Whether a chain is to be logged at this time, in seconds since the Unix epoch; it counts as logged then.
+    /// Returns the change of a chain that is to be logged at this time, in seconds since the Unix epoch; it counts as logged then.
     pub(super) fn of(&mut self, chain: &Chain, now: f64) -> Option<Change> {
         let Chain { severity, effect, .. } = *chain;
         let ongoing = chain.ongoing == Some(true);
@@ -77,7 +77,7 @@ impl Changes {
         Some(Change { state, revision: logged.revision })
     }
 
-    /// Whether a chain was logged.
+    /// Returns true if a chain was logged.
     pub(super) fn has(&self, id: &str) -> bool {
         self.0.contains_key(id)
     }

@@ -1,4 +1,4 @@
-//! What became of log records.
+//! Counts of log records: sent, lost and waiting.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,7 +47,7 @@ impl Failure {
         ["unreachable", "tls", "slow", "broken", "throttled", "status", "malformed", "settings"];
 }
 
-/// What became of the records so far.
+/// The counts of records so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpCounts {
     /// Records that the endpoint accepted.

@@ -1,4 +1,4 @@
-//! Whether an endpoint takes records: by a request without any, to which receivers answer as to others.
+//! A check that an endpoint takes records: it sends a request without any, which receivers answer like others.
 
 use std::time::{Duration, SystemTime};
 

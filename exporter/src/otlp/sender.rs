@@ -51,7 +51,7 @@ impl From<GetError> for Failed {
 pub(super) struct Sender {
     log: Arc<ChainLog>,
     settings: watch::Receiver<OtlpSettings>,
-    /// Of the current settings; to be made when there is none.
+    /// The client for the current settings; to be made when there is none.
     client: Option<Client>,
     backoff: Backoff,
     /// The failure that was last logged.
@@ -146,7 +146,7 @@ impl Sender {
             self.backoff.reset();
         }
         if sent.is_err() {
-            // What was not settled may make room for newer records meanwhile.
+            // Records that were not settled may make room for newer ones meanwhile.
             let put_back = tokio::task::spawn_blocking(move || {
                 log.spool().as_mut().map(Spool::put_back);
                 Ok(())

@@ -61,7 +61,7 @@ impl OtlpSettings {
         file.map(headers::read).transpose().map(Option::unwrap_or_default)
     }
 
-    /// What is wrong with settings that can be used.
+    /// Returns a warning about settings that can be used but have a problem.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         let Some(endpoint) = &self.endpoint else {
             let has_files = self.headers_file.is_some() || self.ca_file.is_some();

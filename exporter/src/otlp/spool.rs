@@ -18,7 +18,7 @@ const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENT_RECORDS: u64 = 512;
 /// A record alone that is refused so often is lost.
 const MAX_REFUSALS: u32 = 10;
-/// What may wait in memory where it cannot be written to a file.
+/// Bytes that may wait in memory where they cannot be written to a file.
 const MEMORY_BYTES: u64 = 1 << 20;
 
 /// Records that are sent together.
@@ -27,11 +27,11 @@ struct Segment {
     number: u64,
     /// Bytes at its beginning that are done.
     done: usize,
-    /// What is left of it.
+    /// Bytes that are left of it.
     bytes: u64,
     records: u64,
     content: Content,
-    /// Whether it takes no more records.
+    /// True once it takes no more records.
     sealed: bool,
 }
 
@@ -197,7 +197,7 @@ impl Spool {
         batch.records > 1
     }
 
-    /// As [`halve`](Self::halve), but false only where a record was refused alone too often.
+    /// Does the same as [`halve`](Self::halve), but returns false only where a record was refused alone too often.
     pub(super) const fn refused(&mut self, batch: &Batch) -> bool {
         if self.halve(batch) {
             return true;

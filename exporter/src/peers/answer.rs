@@ -1,4 +1,4 @@
-//! What Prometheus answered, as far as it can be true: a job is left out when something about it cannot.
+//! The answer of Prometheus, as far as it can be true: a job is left out when something about it cannot.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,12 +9,12 @@ use super::job::{Job, LEAST, LocalRank};
 
 /// Samples of an answer that are read at most.
 const MAX_SAMPLES: usize = 2_048;
-/// What a share can be: rates are extrapolated.
+/// The largest share that is possible: rates are extrapolated.
 const MOST_SHARE: f64 = 1.05;
 /// Characters of a host's name that are shown at most.
 const MAX_NAME: usize = 128;
 
-/// What is said of each of these jobs; `None` where nothing is that can be used.
+/// Returns the answer about each of these jobs; `None` where it has nothing usable.
 ///
 /// # Errors
 /// When more is said than can be of them.
@@ -61,7 +61,7 @@ fn ranks(job: &Job, group: &[&Sample]) -> Option<Vec<PeerRank>> {
     };
     let mut instances = group.iter().filter(|own| local(own).is_some());
     let here = label(instances.next()?, "instance");
-    // The same rank and PID elsewhere: nobody knows which is this host.
+    // Another instance has the same rank and PID: nobody knows which is this host.
     if instances.any(|own| label(own, "instance") != here) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What a Prometheus answers about ranks on other hosts.
+//! The fuzz target for a Prometheus's answer about ranks on other hosts.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ pub(super) fn asked() -> Vec<Job> {
     vec![Job { comm: "train".to_owned(), slurm_job: "42".to_owned(), world_size: 4, ranks }]
 }
 
-/// What is taken of an answer is in bounds, and names no process of this host but those that were asked about.
+/// Checks that the ranks in an answer are in bounds, and name no process of this host but those that were asked about.
 pub(crate) fn answer(data: &[u8]) {
     let Ok(samples) = samples(data) else { return };
     let Ok(jobs) = answer::jobs(&asked(), &samples) else { return };

@@ -71,7 +71,7 @@ impl Job {
         numbers.len() == self.ranks.len() && numbers.len() < all && numbers.len() <= MAX_LOCAL
     }
 
-    /// What users call it.
+    /// Returns the name by which users know it.
     pub(super) fn name(&self) -> String {
         match &*self.slurm_job {
             "" => self.comm.clone(),

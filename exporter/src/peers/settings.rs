@@ -41,7 +41,7 @@ impl PeersSettings {
         self.client().map(drop).map_err(PeersError)
     }
 
-    /// What is wrong with settings that can be used.
+    /// Returns a warning about settings that can be used but have a problem.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         let has_files = self.password_file.is_some() || self.ca_file.is_some();
         let Some(PeersUrl(url)) = &self.url else {

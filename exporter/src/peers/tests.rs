@@ -39,7 +39,7 @@ fn answer(series: &[String]) -> String {
     format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{all}]}}}}"#)
 }
 
-/// What is known of this host's rank where ranks of the job are not scraped.
+/// Returns the series of this host's rank where ranks of the job are not scraped.
 fn own_alone() -> String {
     let [least, all, _] = RULES;
     series(HERE, "0.5").replace(least, all)
@@ -243,7 +243,7 @@ fn an_answer_is_used_until_it_is_old_and_a_failure_changes_nothing() {
     assert_eq!((peers.known(now), peers.counts(now)), (Peers::default(), None));
 }
 
-/// What is logged meanwhile.
+/// Returns the lines that are logged meanwhile.
 fn logged(act: impl FnOnce()) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let writer = Mutex::new(file.reopen().unwrap());

@@ -1,4 +1,4 @@
-//! What the processes of a cgroup use of what its limits leave: CPU time, and data of files that fills the page cache.
+//! The use by a cgroup's processes of what its limits leave: CPU time, and data of files that fills the page cache.
 
 use std::collections::HashMap;
 use std::fs::{read_dir, read_to_string};
@@ -13,12 +13,12 @@ const FULL: f64 = 0.9;
 /// Least part of its memory that is page cache where that fills it.
 const MUCH: f64 = 0.25;
 
-/// What processes have used so far.
+/// The use by processes so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CgroupUse {
     /// By PID.
     pub(crate) by: HashMap<u32, u64>,
-    /// Of all, with those that have ended, where the kernel counts that.
+    /// Use by all, with those that have ended, where the kernel counts that.
     pub(crate) all: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Which cgroup a process is in, and which container, pod and batch job that is.
 
-/// What the path of a cgroup reveals.
+/// Facts that the path of a cgroup reveals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Membership {
     /// Path in the most informative hierarchy.
@@ -109,7 +109,7 @@ fn slurm_job(cgroup: &str) -> Option<&str> {
     })
 }
 
-/// Whether the job is known by its number.
+/// Returns true if the job is known by its number.
 pub(super) fn is_slurm_number(job: &str) -> bool {
     !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -46,7 +46,7 @@ impl Places {
         text.trim().to_owned()
     }
 
-    /// What each CPU of the host did, as `/proc/stat` has it.
+    /// Returns the times of each CPU of the host, in the format of `/proc/stat`.
     pub(crate) fn cpu_times(&self) -> String {
         fs::read_to_string(self.proc_root.join("stat")).unwrap_or_default()
     }
@@ -84,8 +84,8 @@ impl Places {
         })
     }
 
-    /// What the processes of a victim's cgroup have used of what its limit leaves: CPU time at a CPU limit, else file data where
-    /// the group is at its memory limit.
+    /// Returns how much the processes of a victim's cgroup have used of what its limit leaves: CPU time at a CPU limit, else file data
+    /// where the group is at its memory limit.
     pub(crate) fn limit_use(&self, pid: u32, place: &Place, is_cpu: bool) -> Option<CgroupUse> {
         if is_cpu {
             let group = Path::new(&place.cpu_limit).parent()?;
@@ -126,7 +126,7 @@ impl Places {
         }
     }
 
-    /// Whether the program of a process is CPython. Its mappings are not read: that waits for a process that hangs in the kernel
+    /// Returns true if the program of a process is CPython. Its mappings are not read: that waits for a process that hangs in the kernel
     /// while it changes them.
     fn runs_python(&self, pid: u32) -> bool {
         let dir = self.proc_root.join(pid.to_string());
@@ -159,7 +159,7 @@ impl Places {
     }
 }
 
-/// Whether a program is named like CPython: `python`, `python3.11`.
+/// Returns true if a program is named like CPython: `python`, `python3.11`.
 fn is_python(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let version = name.strip_prefix("python");

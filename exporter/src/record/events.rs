@@ -31,7 +31,7 @@ impl Names {
         true
     }
 
-    /// Whether it launches a kernel function whose name was not requested yet.
+    /// Returns true if it launches a kernel function whose name was not requested yet.
     pub(super) fn lacks_kernel_of(&self, event: &RawEvent) -> bool {
         let Detail::Call(RawCall { kernel: Some(handle), .. }) = event.detail else { return false };
         !self.kernels.contains_key(&(event.process, handle)) && !self.handles.contains_key(&handle)

@@ -148,7 +148,7 @@ impl Session {
         self.trace.clear_stacks();
     }
 
-    /// What there is so far.
+    /// Returns the counts of the recording so far.
     pub(super) fn recorded(&self) -> anyhow::Result<Recorded> {
         let writer = &self.trace.writer;
         let (events, written) = writer.event_counts();
@@ -159,7 +159,7 @@ impl Session {
     pub(super) fn finish(mut self) -> anyhow::Result<Summary> {
         let last = self.add_last();
         let Self { trace, lost, snapshots, silent, .. } = self;
-        // What was recorded until then is kept whatever went wrong.
+        // Everything recorded until then is kept, whatever went wrong.
         let written = trace.finish();
         let (events_without_stack, events_without_python_stack) = last?;
         let Written { finished, unsymbolized, unreadable } = written?;

@@ -1,4 +1,4 @@
-//! What a recording has so far, on a terminal.
+//! Counts of a recording so far, on a terminal.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::cli::progress::{Progress, duration};
 /// Between two updates.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A line that says it.
+/// A line with the counts, the rate and the time.
 #[derive(Debug)]
 pub(super) struct StatusLine {
     progress: Progress,
@@ -21,7 +21,7 @@ pub(super) struct StatusLine {
     before: u64,
 }
 
-/// What there is.
+/// Counts of a recording so far.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recorded {
     /// Events in the file.
@@ -34,14 +34,14 @@ pub(super) struct Recorded {
 }
 
 impl StatusLine {
-    /// Of a recording that begins now; `time` is how long it takes, where it ends by itself.
+    /// Starts the line of a recording that begins now; `time` is how long it takes, where it ends by itself.
     pub(super) fn new(size_limit: u64, time: Option<Duration>) -> Self {
         let now = Instant::now();
         let progress = Progress::line();
         Self { progress, size_limit, began: now, time, updated: now, before: 0 }
     }
 
-    /// Whether it is time to update it.
+    /// Returns true if it is time to update the line.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         Progress::is_shown() && now.duration_since(self.updated) >= EVERY
     }

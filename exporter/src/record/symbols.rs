@@ -111,7 +111,7 @@ struct Location {
     line: Option<u32>,
 }
 
-/// Whether only root can write a file.
+/// Returns true if only root can write a file.
 fn is_roots(file: &Metadata) -> bool {
     file.uid() == 0 && file.mode() & 0o022 == 0
 }

@@ -31,7 +31,7 @@ const MAX_STACKS: usize = 65_536;
 #[derive(Debug)]
 struct Known {
     row: ProcessRef,
-    /// As last written.
+    /// The details that were last written.
     details: Option<Arc<ProcessDetails>>,
 }
 
@@ -129,7 +129,7 @@ impl TraceRecorder {
         Ok(())
     }
 
-    /// Whether one of the events launches a kernel whose name was not requested yet.
+    /// Returns true if one of the events launches a kernel whose name was not requested yet.
     pub(crate) fn lacks_kernels_of(&self, events: &[RawEvent]) -> bool {
         events.iter().any(|event| self.names.lacks_kernel_of(event))
     }

@@ -16,7 +16,7 @@ pub(super) struct Place {
 struct Runs(Vec<(f64, f64)>);
 
 impl Place {
-    /// Of a node; `None` where the end of a run is unknown.
+    /// Returns the place in the recording of a node; `None` where the end of a run is unknown.
     pub(super) fn of(recording: &dyn Recording, node: NodeIndex) -> Option<Self> {
         let own = recording.sessions().iter().filter(|session| session.node == node);
         let seconds = |ns: i64| ns as f64 / 1e9;
@@ -28,7 +28,7 @@ impl Place {
         Some(Self { progress, runs })
     }
 
-    /// What was recorded at this time is served, in seconds since the Unix epoch.
+    /// Shows that the replay has come to this time, in seconds since the Unix epoch.
     pub(super) fn at(&self, unix_seconds: f64) {
         self.progress.at(whole(self.runs.until(unix_seconds)));
     }

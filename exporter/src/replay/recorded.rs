@@ -62,7 +62,7 @@ impl RecordedSampler {
         *self = Self::with(self.settings.clone(), self.wait_name_limit);
     }
 
-    /// As if the snapshot were taken now.
+    /// Observes a recorded snapshot as if it were taken now.
     fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
         let Recorded { input, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
@@ -74,7 +74,7 @@ impl RecordedSampler {
         source.kernels.clone_from(kernels);
         let Ok(mut observation) = self.pipeline.sample();
         let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
-        // What is served begins with the run, however long the recorded host was up before.
+        // The served state begins with the run, however long the recorded host was up before.
         observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();
         observation.findings = match chains {
             Some(chains) => recorded_findings(&chains, &processes),
@@ -89,7 +89,7 @@ impl RecordedSampler {
         observation
     }
 
-    /// The same, with what the live page shows beside it.
+    /// Observes a recorded snapshot, and adds the data that the live page shows beside it.
     pub(super) fn serve(&mut self, recorded: Recorded<'_>) -> Current {
         let observation = Arc::new(self.observe(recorded));
         let live = Some(observation.processes_live);

@@ -26,7 +26,7 @@ pub(super) struct ReplaySource {
     node: String,
 }
 
-/// What is served.
+/// The data that is served.
 #[derive(Debug, Clone)]
 pub(super) struct Current {
     pub(super) observation: Arc<Observation>,

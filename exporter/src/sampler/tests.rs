@@ -34,7 +34,7 @@ impl AccountSource for Idle {
     }
 }
 
-/// The same, by the real clock; says when a snapshot is taken.
+/// A host without processes by the real clock; reports when a snapshot is taken.
 #[derive(Debug)]
 struct Real {
     sampled: Sender<Nanos>,

@@ -40,7 +40,7 @@ impl CardinalityLimit {
         self.aggregated_total
     }
 
-    /// Whether a process is part of `other`.
+    /// Returns true if a process is part of `other`.
     #[must_use]
     pub fn is_aggregated(&self, id: ProcId) -> bool {
         self.aggregated.contains(&id)
@@ -196,7 +196,7 @@ mod tests {
     }
 
     proptest! {
-        /// As in the daemon: aggregated processes are removed when they have ended, tracked ones are kept.
+        /// Processes are handled as in the daemon: aggregated ones are removed when they have ended, tracked ones are kept.
         #[test]
         fn no_call_is_lost_and_no_series_steps_back_however_many_processes_come(
             steps in prop::collection::vec(step(), 1..60), limit in 0..4usize,

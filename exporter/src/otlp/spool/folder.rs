@@ -20,14 +20,14 @@ const MAX_FILE: u64 = 4 << 20;
 /// The key of the first field of a request, with which each record begins.
 const FIRST_FIELD: u8 = 1 << 3 | 2;
 
-/// What is left of a file.
+/// The content that is left of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recovered {
     /// Records.
     Whole { bytes: u64, records: u64 },
     /// Nothing, or the beginning of the first record.
     Empty,
-    /// What is not of a spool, in place of so many records, about.
+    /// Content that is not of a spool, in place of about so many records.
     Damaged { records: u64 },
     /// It cannot be read now, and is left to the next daemon.
     Unread,
@@ -77,8 +77,8 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// What is left of a file of an earlier daemon. What that only began to write is cut off; a file that was read and has no record is
-    /// deleted.
+    /// Returns the content that is left of a file of an earlier daemon. A record that was only begun is cut off; a file that was read and
+    /// has no record is deleted.
     pub(super) fn recover(&self, number: u64) -> Recovered {
         let path = self.path(number);
         let recovered = recovered(&path).unwrap_or_else(|error| {
@@ -105,7 +105,7 @@ impl Folder {
             self.failed = None;
             return Ok(());
         }
-        // What follows would not be found behind a part of a record.
+        // Further records would not be found behind a part of a record.
         let _ = file.set_len(bytes);
         self.current = None;
         if bytes == 0 {
@@ -174,7 +174,7 @@ fn whole_records(bytes: &[u8]) -> (usize, u64) {
     first_records(bytes, u64::MAX)
 }
 
-/// As [`whole_records`], but so many at most.
+/// Does the same as [`whole_records`] for so many records at most.
 pub(super) fn first_records(bytes: &[u8], most: u64) -> (usize, u64) {
     let (mut rest, mut records) = (bytes, 0);
     while records < most
@@ -185,7 +185,7 @@ pub(super) fn first_records(bytes: &[u8], most: u64) -> (usize, u64) {
     (bytes.len() - rest.len(), records)
 }
 
-/// What follows a record: the first field of a request, with its length.
+/// Returns the bytes behind a record, which is the first field of a request, with its length.
 fn behind_record(bytes: &[u8]) -> Option<&[u8]> {
     let mut rest = bytes.strip_prefix(&[FIRST_FIELD])?;
     let length = prost::decode_length_delimiter(&mut rest).ok()?;

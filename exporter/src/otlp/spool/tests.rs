@@ -185,7 +185,7 @@ fn what_is_left_of_a_batch_outlives_the_daemon() {
     let left = spooled.counts();
     assert_eq!((ids(&half), left.queued_records), (vec![1, 2], 2));
     assert_eq!(left.queued_bytes, (all.body.len() - half.body.len()) as u64);
-    // Those that were sent come again, with the same ids.
+    // Records that were sent come again, with the same ids.
     assert_eq!(spooled.again().drain(), [1, 2, 3, 4]);
 }
 
@@ -225,7 +225,7 @@ fn damaged_files_and_those_of_others_are_not_sent() {
     fs::write(dir.join("1.otlp"), "another name").unwrap();
     std::os::unix::fs::symlink("1.otlp", dir.join(format!("{:020}.otlp", 94))).unwrap();
     let mut spooled = spooled.again();
-    // As many as a file can have at most, where it does not say.
+    // The file of 5 MiB counts as the most records that a file can have.
     assert_eq!(spooled.lost(Loss::Unreadable), 1 + 1 + SEGMENT_RECORDS);
     assert_eq!(spooled.drain(), [1, 2, 3]);
     assert_eq!(spooled.files().len(), 2, "those of others");
