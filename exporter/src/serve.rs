@@ -30,7 +30,7 @@ const READY_POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::f
 pub struct Reloads {
     /// Its source.
     pub source: ConfigSource,
-    /// Whether HTTP clients may request it.
+    /// True if HTTP clients may request a reload.
     pub over_http: bool,
 }
 

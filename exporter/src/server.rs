@@ -154,7 +154,7 @@ impl Server {
         Self { token_file: Some(token_file), ..self }
     }
 
-    /// Whether it has a token for programs of this host.
+    /// Returns true if it has a token for programs of this host.
     #[must_use]
     pub const fn has_token(&self) -> bool {
         self.token_file.is_some()

@@ -1,4 +1,4 @@
-//! What stacks of processes are in: files, functions and lines of Python.
+//! The code in stacks of processes: files, functions and lines of Python.
 
 pub(crate) mod frames;
 pub(crate) mod functions;

@@ -12,7 +12,7 @@ use gpucause_investigations::http::{Address, Client, Login, connector_also_trust
 
 /// The login of a kind of store.
 pub trait Store {
-    /// What it is.
+    /// The kind of store, for messages.
     const WHAT: &'static str;
     /// Its form and an example.
     const FORM: &'static str;
@@ -23,7 +23,7 @@ pub trait Store {
     /// Where a password can be given.
     const HINT: &'static str;
 
-    /// Whether an address may have this path.
+    /// Returns true if an address may have this path.
     fn accepts(path: &str) -> bool;
 
     /// The file that has the password.
@@ -116,7 +116,8 @@ impl<S: Store> StoreUrl<S> {
         self.client_with(login.password_file(), None, S::HINT)
     }
 
-    /// The same, with a file of the password and one of the authorities; `hint` says where a password can be given.
+    /// Returns a client as [`client`](Self::client) does, with a file of the password and one of the authorities; `hint` says where a
+    /// password can be given.
     pub(crate) fn client_with(
         &self,
         password: Option<&Path>,
@@ -126,7 +127,7 @@ impl<S: Store> StoreUrl<S> {
         self.with_login(Client::new(self.0.clone(), ca_file)?, password, hint)
     }
 
-    /// As [`client`](Self::client), of a store whose certificate may also be of an authority in this file.
+    /// Returns a client as [`client`](Self::client) does, for a store whose certificate may also be of an authority in this file.
     ///
     /// # Errors
     /// As [`client`](Self::client), and when the file has no authorities.

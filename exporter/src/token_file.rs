@@ -68,7 +68,7 @@ impl TokenFile {
         Err(failure.unwrap_or_else(|| TokenFileError::Random(ErrorKind::NotFound.into())))
     }
 
-    /// The same in this folder, which is created if it is missing.
+    /// Creates a token as [`create`](Self::create) does, but in this folder, which is created if it is missing.
     ///
     /// # Errors
     /// When it cannot be written to.
@@ -173,7 +173,7 @@ fn path_of(folder: &Path, address: SocketAddr) -> PathBuf {
     folder.join(format!("{address}.token"))
 }
 
-/// Whether a server that lives has this file.
+/// Returns true if a server that lives has this file.
 fn is_of_live_server(path: &Path) -> bool {
     let locked = File::open(path).map(|file| file.try_lock_shared());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))
@@ -252,7 +252,7 @@ mod tests {
     fn servers_of_one_port_have_a_file_each_until_they_end() {
         let folder = tempfile::tempdir().unwrap();
         let create = |address| TokenFile::create_in(folder.path(), &at(&[address])).unwrap();
-        // Of one that was killed while it wrote, and of one at another address.
+        // The files are of a server that was killed while it wrote, and of one at another address.
         fs::write(folder.path().join("9400.new"), "rest").unwrap();
         fs::write(folder.path().join("[::1]:9400.token"), "rest").unwrap();
         let first = create("127.0.0.1:9400");

@@ -46,7 +46,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// What happened since the last call.
+    /// Returns the view of the time since the last call.
     fn next(&self, intervals: &mut Intervals) -> Result<View, SampleError> {
         let mut view = intervals.next(self.daemon.observe()?, self.only);
         view.name_owners(|pid, comm| self.places.of(pid.0, Some(comm))?.owner());
@@ -75,7 +75,7 @@ pub struct ViewOptions {
 }
 
 impl ViewOptions {
-    /// Whether the view is interactive rather than plain text.
+    /// Returns true if the view is interactive rather than plain text.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.plain && io::stdout().is_terminal()

@@ -6,7 +6,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const REVISION: &str = env!("GPUCAUSE_REVISION");
 /// The compiler's version.
 pub const RUST_VERSION: &str = env!("GPUCAUSE_RUST_VERSION");
-/// What `--version` prints after the name.
+/// The text that `--version` prints after the name.
 pub const LONG: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (revision ",

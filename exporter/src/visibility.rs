@@ -1,5 +1,5 @@
-//! What of the host this process cannot see: the namespaces of a container, options of `/proc` and missing capabilities hide it. Kernel
-//! maps count all processes whatever is hidden, but libraries are found, and processes named, through `/proc`.
+//! Obstacles that hide the host from this process: the namespaces of a container, options of `/proc` and missing capabilities. Kernel maps
+//! count all processes whatever is hidden, but libraries are found, and processes named, through `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ const HOST_USER_NAMESPACE: &str = "user:[4026531837]";
 /// Something that hides processes, or a part of what is said of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Obstacle {
-    /// What hides them.
+    /// The cause.
     pub(crate) subject: &'static str,
-    /// What is hidden, and what to do behind a dash.
+    /// The effect, and behind a dash the remedy.
     pub(crate) reason: &'static str,
-    /// Whether nothing that is found says anything of the host.
+    /// True if nothing that is found says anything of the host.
     pub(crate) hides_all: bool,
 }
 
@@ -50,18 +50,18 @@ const CGROUP_NAMESPACE: Obstacle = Obstacle {
 const ALL: [Obstacle; 5] = [PID_NAMESPACE, USER_NAMESPACE, HIDEPID, NO_PTRACE, CGROUP_NAMESPACE];
 
 impl Obstacle {
-    /// As one sentence.
+    /// Returns the obstacle as one sentence.
     pub(crate) fn sentence(&self) -> String {
         format!("{}: {}", self.subject, self.reason)
     }
 
-    /// Whether a daemon gave this sentence as the reason why it observes nothing.
+    /// Returns true if a daemon gave this sentence as the reason why it observes nothing.
     pub(crate) fn is_reason(sentence: &str) -> bool {
         ALL.iter().any(|own| own.hides_all && own.sentence() == sentence)
     }
 }
 
-/// What hides something from this process now.
+/// Returns the obstacles of this process now.
 pub(crate) fn obstacles() -> Vec<Obstacle> {
     let may_trace = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_PTRACE);
     // Unknown is not missing.
@@ -86,7 +86,7 @@ fn obstacles_in(proc_root: &Path, may_trace: bool) -> Vec<Obstacle> {
     found.into_iter().filter(|(_, is_one)| *is_one).map(|(obstacle, _)| obstacle).collect()
 }
 
-/// Whether `/proc` shows processes of other users only to those who may trace them.
+/// Returns true if `/proc` shows processes of other users only to those who may trace them.
 fn hides_processes(mounts: &str) -> bool {
     // The last one covers those before.
     let mount = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
@@ -95,7 +95,7 @@ fn hides_processes(mounts: &str) -> bool {
     hidepid.is_some_and(|value| !["0", "off"].contains(&value))
 }
 
-/// Whether a line of a `cgroup` file has a path outside of the namespace.
+/// Returns true if a line of a `cgroup` file has a path outside of the namespace.
 fn is_outside(line: &str) -> bool {
     line.splitn(3, ':').nth(2).is_some_and(|path| path.starts_with("/.."))
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// What hides something where `/proc` is like this.
+    /// Returns the obstacles for a `/proc` with this content.
     fn found(pid: &str, user: &str, cgroup: &str, mount: &str, may_trace: bool) -> Vec<Obstacle> {
         let proc_root = tempfile::tempdir().unwrap();
         let at = |file: &str| proc_root.path().join(file);

@@ -130,7 +130,7 @@ impl Suggestions {
 /// One group on a page.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What waits, kernels, chains and details of the group are kept under, beside those of its members.
+    /// Id of the waits, kernels, chains and details of the group, which are kept beside those of its members.
     pub id: ProcId,
     /// The `pid` label: `all`, or the GPUs.
     pub pid: Arc<str>,
@@ -147,7 +147,7 @@ pub struct Group {
 /// Name, and GPUs where those count.
 type Key = (String, Arc<str>);
 
-/// What a member has so far.
+/// The data of a member so far.
 #[derive(Debug, Default)]
 struct Member {
     key: Key,
@@ -174,7 +174,7 @@ struct Former {
     stalls: Vec<Stall>,
 }
 
-/// What is kept from one snapshot to the next.
+/// State that is kept from one snapshot to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     by: Vec<GroupLabel>,
@@ -194,22 +194,22 @@ impl Groups {
         }
     }
 
-    /// Whether processes are grouped.
+    /// Returns true if processes are grouped.
     pub(crate) const fn is_active(&self) -> bool {
         !self.by.is_empty()
     }
 
-    /// Whether a process was part of a group at the last snapshot.
+    /// Returns true if a process was part of a group at the last snapshot.
     pub(crate) fn knows(&self, id: ProcId) -> bool {
         self.last.contains_key(&id)
     }
 
-    /// Whether a process had ended at the last snapshot: nothing more will be counted of it.
+    /// Returns true if a process had ended at the last snapshot: nothing more will be counted of it.
     pub(crate) fn has_ended(&self, id: ProcId) -> bool {
         self.last.get(&id).is_some_and(Member::has_ended)
     }
 
-    /// Whether the group of a process had another live member at the last snapshot, so that it has series also without this one.
+    /// Returns true if the group of a process had another live member at the last snapshot, so that it has series also without this one.
     pub(crate) fn has_live_peer(&self, id: ProcId) -> bool {
         self.last.get(&id).is_some_and(|member| {
             let live = self.live.get(&member.key).copied().unwrap_or_default();

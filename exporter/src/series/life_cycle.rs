@@ -32,9 +32,9 @@ pub(crate) struct LifeCycle {
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     pub(crate) all: HashSet<ProcId>,
-    /// Those that are removed before their retention is over without having been exported.
+    /// Processes that are removed before their retention is over without having been exported.
     unexported: HashSet<ProcId>,
-    /// Those whose PID and name a younger process has.
+    /// Processes whose PID and name a younger process has.
     hidden: HashSet<ProcId>,
 }
 
@@ -44,7 +44,7 @@ impl LifeCycle {
         self.retention.removed_early() + self.cardinality.aggregated_total() + self.hidden
     }
 
-    /// Whether any of these processes, each with the time of its end, is to be removed.
+    /// Returns true if any of these processes, each with the time of its end, is to be removed.
     pub(crate) fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
         ended.iter().any(|&(id, _)| self.cardinality.is_aggregated(id))
             || self.retention.has_excess(now, ended)

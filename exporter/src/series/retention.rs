@@ -54,23 +54,23 @@ impl Retention {
         self.removed_early
     }
 
-    /// Whether the retention of a process that ended then is over.
+    /// Returns true if the retention of a process that ended at this time is over.
     #[must_use]
     pub fn is_over(&self, now: Nanos, ended: Option<Nanos>) -> bool {
         let keep_ns = u64::try_from(self.policy.keep_for.as_nanos()).unwrap_or(u64::MAX);
         ended.is_some_and(|ended| now.0.saturating_sub(ended.0) >= keep_ns)
     }
 
-    /// Whether `garbage_collect` would remove any of these, each with the time of its end.
+    /// Returns true if `garbage_collect` would remove any of these, each with the time of its end.
     #[must_use]
     pub fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
         ended.len() > self.policy.max_ended
             || ended.iter().any(|&(_, ended)| self.is_over(now, Some(ended)))
     }
 
-    /// Of all images with the end of their process, those to remove at `now` (both on the monotonic clock): of the processes whose
-    /// retention is over, and of the oldest others beyond the limit. A process goes as a whole, however often it executed itself: its
-    /// counters would decrease without its first images. A live process is never removed.
+    /// Returns the images to remove at `now`, out of all images with the end of their process (both on the monotonic clock): images of the
+    /// processes whose retention is over, and of the oldest others beyond the limit. A process goes as a whole, however often it executed
+    /// itself: its counters would decrease without its first images. A live process is never removed.
     pub(crate) fn garbage_collect(
         &mut self,
         now: Nanos,

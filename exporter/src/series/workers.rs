@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 16;
 pub struct Owners(HashMap<ProcId, ProcId>);
 
 impl Owners {
-    /// Of the workers among these processes.
+    /// Finds the owners of the workers among these processes.
     #[must_use]
     pub fn of(processes: &[ProcessSnapshot]) -> Self {
         let by_id: HashMap<ProcId, &ProcessSnapshot> =
@@ -43,13 +43,13 @@ impl Owners {
     }
 }
 
-/// Whether a process is a descendant of one that makes calls, and has made none.
+/// Returns true if a process is a descendant of one that makes calls, and has made none.
 #[must_use]
 pub const fn is_worker(process: &ProcessSnapshot) -> bool {
     process.parent.is_some() && !process.dispatches
 }
 
-/// What is kept from one snapshot to the next.
+/// State that is kept from one snapshot to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     /// The workers of the last snapshot, with their owners.
@@ -59,12 +59,12 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Whether a worker was part of its owner's series at the last snapshot.
+    /// Returns true if a worker was part of its owner's series at the last snapshot.
     pub(crate) fn knows(&self, id: ProcId) -> bool {
         self.last.contains_key(&id)
     }
 
-    /// Whether a worker had ended at the last snapshot: nothing more will be counted of it.
+    /// Returns true if a worker had ended at the last snapshot: nothing more will be counted of it.
     pub(crate) fn has_ended(&self, id: ProcId) -> bool {
         self.last.get(&id).is_some_and(|(_, worker)| worker.ended.is_some())
     }

@@ -13,7 +13,7 @@ use crate::token_file::TokenFile;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     pub(super) address: IpAddr,
-    /// Whether it is authenticated: by the token of this host, a password, or a certificate from an authority that is trusted here.
+    /// True if it is authenticated: by the token of this host, a password, or a certificate from an authority that is trusted here.
     pub(super) identified: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Refusal {
 }
 
 impl Peer {
-    /// Whether a request with these headers may read chains.
+    /// Checks that a request with these headers may read chains.
     pub(super) fn may_read_chains(self, headers: &HeaderMap) -> Result<(), Refusal> {
         match self.identified {
             // A browser may have been given the password.
@@ -59,7 +59,7 @@ pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     }
 }
 
-/// Whether a browser sent this for a page of another site. Requests for embedded resources have no Origin, but they have the
+/// Returns true if a browser sent this for a page of another site. Requests for embedded resources have no Origin, but they have the
 /// password that the browser remembers.
 fn is_from_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");

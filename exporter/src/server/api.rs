@@ -20,7 +20,7 @@ pub(super) const PROCESSES: &str = "/api/v1/processes";
 /// Where the timeline is.
 pub(super) const TIMELINE: &str = "/api/v1/timeline";
 
-/// Whether a path is answered in JSON, for those who may read causal chains.
+/// Returns true if a path is answered in JSON, for those who may read causal chains.
 pub(super) fn is_path(path: &str) -> bool {
     matches!(path, CHAINS | PROCESSES | TIMELINE)
 }
@@ -35,7 +35,7 @@ struct Success<D> {
 
 #[derive(Serialize)]
 struct ProcessData {
-    /// As for chains.
+    /// State of the observation, as for chains.
     observation: ObservationState,
     node: String,
     version: &'static str,
@@ -46,7 +46,7 @@ struct ProcessData {
 
 #[derive(Serialize)]
 struct TimelineData {
-    /// As for chains.
+    /// State of the observation, as for chains.
     observation: ObservationState,
     node: String,
     now: f64,
@@ -56,7 +56,7 @@ struct TimelineData {
 
 #[derive(Serialize)]
 struct Data {
-    /// Whether the node observes its processes. Unless it does, the absence of chains means nothing.
+    /// State of the observation. Unless the node observes its processes, the absence of chains means nothing.
     observation: ObservationState,
     /// PIDs of the processes that are observed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -124,7 +124,7 @@ pub(super) struct PageWriter<'w, E> {
     more: Option<mpsc::Sender<Option<Bytes>>>,
     /// Total time that it has waited for the client.
     waited: Duration,
-    /// Whether another request waits for a permit.
+    /// Returns true while another request waits for a permit.
     others_wait: Box<dyn Fn() -> bool + Send + 'w>,
 }
 
@@ -247,7 +247,7 @@ mod tests {
         assert!(poll(&mut body).is_ready());
     }
 
-    /// As fast as it can; the bytes, and whether the page came to its end.
+    /// Reads as fast as it can; returns the number of bytes, and true if the page came to its end.
     fn read(mut body: Pieces) -> (u64, bool) {
         let mut bytes = 0;
         loop {

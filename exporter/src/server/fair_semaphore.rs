@@ -59,7 +59,7 @@ impl FairSemaphore {
         }
     }
 
-    /// Whether a request waits for a permit.
+    /// Returns true if a request waits for a permit.
     pub(super) fn has_waiting(&self) -> bool {
         Arc::strong_count(&self.waiting) > 1
     }

@@ -130,7 +130,7 @@ impl BindError {
         }
     }
 
-    /// Whether the configuration must be changed: a restart does not help.
+    /// Returns true if the configuration must be changed: a restart does not help.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(self, Self::Denied(_) | Self::NotHere(_))

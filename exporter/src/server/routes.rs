@@ -187,7 +187,7 @@ impl Routes {
         }
     }
 
-    /// Whether a request waits for a permit.
+    /// Returns true if a request waits for a permit.
     pub(super) fn is_congested(&self) -> bool {
         self.scrapes.has_waiting()
     }

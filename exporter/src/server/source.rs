@@ -41,12 +41,12 @@ pub trait Source: Send + Sync + 'static {
         BTreeMap::new()
     }
 
-    /// What the observed processes did lately. Must not block for long.
+    /// Returns the recent activity of the observed processes. Must not block for long.
     fn process_rows(&self) -> Processes {
         Processes::default()
     }
 
-    /// What all processes did in each of the last evaluations, oldest first. Must not block for long.
+    /// Returns what all processes did in each of the last evaluations, oldest first. Must not block for long.
     fn timeline(&self) -> Vec<TimelinePoint> {
         Vec::new()
     }
@@ -71,10 +71,10 @@ pub trait Source: Send + Sync + 'static {
         None
     }
 
-    /// Whether processes are observed, and since when. Must not block.
+    /// Returns whether processes are observed, and since when. Must not block.
     fn observation(&self) -> ObservationState;
 
-    /// Whether the daemon is ready. Must not block.
+    /// Returns the readiness of the daemon. Must not block.
     fn ready(&self) -> Readiness;
 }
 

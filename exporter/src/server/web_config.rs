@@ -80,7 +80,7 @@ impl WebConfig {
         let (document, refusals) = typed_in_part::<Document>(text)?;
         let Some(mut document) = document else { return Err(refusals.into_complaints()) };
         let mut complaints = Complaints::default();
-        // What is missing in a section may be missing because it was refused.
+        // A part that is missing in a section may be missing because it was refused.
         let is_whole = |section: &str| !refusals.concern(section);
         document.tls_server_config.take_if(|_| !is_whole("tls_server_config"));
         let section = document.tls_server_config.map(|section| section.resolved(folder));
@@ -97,7 +97,7 @@ impl WebConfig {
         if all.is_empty() { Ok(Self { tls, users, headers, rate }) } else { Err(all) }
     }
 
-    /// Whether there is no TLS.
+    /// Returns true if there is no TLS.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.tls.is_none()
@@ -108,7 +108,7 @@ impl WebConfig {
         self.tls.as_ref().map(|tls| Arc::clone(&tls.config))
     }
 
-    /// Whether there are users.
+    /// Returns true if there are users.
     pub(crate) fn has_users(&self) -> bool {
         !self.users.is_empty()
     }

@@ -61,7 +61,7 @@ fn found(regions: &[Region], address: u64) -> Option<usize> {
 }
 
 impl Process {
-    /// Whether another read may be done, which is then counted.
+    /// Returns true if another read may be done, which is then counted.
     fn is_due(&mut self, now: Instant) -> bool {
         let from = self.used_until.max(now);
         let is_due = from < now + READ_EVERY * MAX_BURST;

@@ -23,7 +23,7 @@ const MAX_CODE: usize = 64 << 20;
 const MAX_NAME: usize = 128;
 const MAX_PATH: usize = 256;
 
-/// What is known of a process.
+/// State of the Python frames of a process.
 #[derive(Debug)]
 enum Known {
     /// The kernel keeps its frames.

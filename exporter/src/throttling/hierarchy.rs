@@ -10,7 +10,7 @@ pub(crate) struct Hierarchy {
     at: PathBuf,
     /// The group that is mounted there.
     from: String,
-    /// Whether it is the one that all controllers share.
+    /// True if it is the one that all controllers share.
     unified: bool,
 }
 
@@ -60,7 +60,7 @@ impl Hierarchy {
         groups
     }
 
-    /// Whether the scheduler weighs a group against others: it does not weigh the root, nor groups without the CPU controller.
+    /// Returns true if the scheduler weighs a group against others: it does not weigh the root, nor groups without the CPU controller.
     pub(crate) fn is_weighted(&self, cgroup: &str) -> bool {
         let file = if self.unified { "cpu.weight" } else { "cpu.shares" };
         let root = usize::from(self.from == "/");

@@ -62,7 +62,7 @@ fn line(columns: &[(Column, usize)], text: impl Fn(Column, usize) -> String) -> 
     format!("{}\n", fields.join(" ").trim_end())
 }
 
-/// What the letters of a bar mean.
+/// Explains the letters of a bar.
 fn legend() -> String {
     let name = |part: Part| format!("{} {}", part.letter(), part.label());
     let of = |lost| {

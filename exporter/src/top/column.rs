@@ -120,7 +120,7 @@ impl Column {
     }
 }
 
-/// What was allocated while it was observed: what it had before is not known.
+/// Returns the memory that was allocated under observation: earlier memory is not known.
 pub(super) fn memory(row: &Row) -> String {
     format!("+{}", bytes(row.live_bytes))
 }

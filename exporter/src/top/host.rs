@@ -11,7 +11,7 @@ use gpucause_probes::registry::Verdict;
 /// The state of the host's probes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Host {
-    /// Whether processes are observed; `None` before the first observation.
+    /// State of the observation; `None` before the first one.
     pub(super) observation: Option<Period>,
     /// The libraries that were in use at start have probes.
     pub(super) ready: bool,
@@ -40,7 +40,7 @@ impl Host {
         }
     }
 
-    /// Whether processes are observed, as text.
+    /// Returns the state of the observation as text.
     pub(super) fn observation_state(&self) -> String {
         self.observation.as_ref().map_or_else(|| "not known yet".into(), sentence)
     }

@@ -23,7 +23,7 @@ pub(super) struct Intervals {
     previous: Option<Arc<Observation>>,
 }
 
-/// What happened in one interval.
+/// The activity of processes in one interval.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
     /// Length of the interval; `None` before there were two observations.
@@ -65,7 +65,7 @@ pub(super) struct Row {
     /// It ended in this interval.
     pub(super) has_ended: bool,
     pub(super) launches_per_second: f64,
-    /// Of warm launches.
+    /// Median and 99th percentile of warm launches.
     pub(super) p50: Option<Nanos>,
     pub(super) p99: Option<Nanos>,
     /// Where the time of the threads that make calls went.
@@ -101,7 +101,7 @@ pub(super) struct OpRow {
     pub(super) api: Api,
     pub(super) calls: u64,
     pub(super) time: Nanos,
-    /// Of warm calls, or of cold ones where there are no others.
+    /// Median and 99th percentile of warm calls, or of cold ones where there are no others.
     pub(super) p50: Option<Nanos>,
     pub(super) p99: Option<Nanos>,
     /// Calls that were off the CPU at any time.
@@ -109,7 +109,7 @@ pub(super) struct OpRow {
 }
 
 impl Intervals {
-    /// What happened since the previous observation; `only` leaves all other processes out.
+    /// Returns the activity since the previous observation; `only` leaves all other processes out.
     pub(super) fn next(&mut self, observation: Arc<Observation>, only: Option<Tgid>) -> View {
         let now = observation.snapshot.taken_at;
         let mut view = View::default();

@@ -16,7 +16,7 @@ use super::model::{Part, Row, View};
 use super::quantity::{duration, fit, width};
 use super::state::State;
 
-/// What does not change while the view is shown.
+/// The parts of a view that do not change while it is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Appearance {
     /// Without colour, letters distinguish the parts of a bar, and reversed video the selected row.

@@ -1,4 +1,4 @@
-//! What a trace file has of one node, as the page shows it.
+//! The content of a trace file for one node, as the page shows it.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What processes did over all of a recording, and a timeline of it in a bounded number of points.
+//! The activity of processes over all of a recording, and a timeline of it in a bounded number of points.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
@@ -40,7 +40,7 @@ pub(super) struct Totals<'a> {
     begun_unix: f64,
     at: Nanos,
     processes: HashMap<ProcId, Span>,
-    /// Of earlier runs of the recorder, whose process numbers are others.
+    /// Processes of earlier runs of the recorder, which have other process numbers.
     earlier: Vec<Run>,
     /// PIDs of the processes that are shown; all where `None`.
     shown: Option<BTreeSet<u32>>,
@@ -51,7 +51,7 @@ pub(super) struct Totals<'a> {
 }
 
 impl<'a> Totals<'a> {
-    /// Of the processes that are shown, or of all; the timeline is without the periods in which nothing was observed.
+    /// Sums up the processes that are shown, or all; the timeline is without the periods in which nothing was observed.
     pub(super) fn of(shown: Option<BTreeSet<u32>>, periods: &'a [Period]) -> Self {
         Self { shown, periods, ..Self::default() }
     }
@@ -112,7 +112,7 @@ impl<'a> Totals<'a> {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&process.tgid.0))
     }
 
-    /// Whether there was no snapshot.
+    /// Returns true if there was no snapshot.
     pub(super) const fn is_empty(&self) -> bool {
         self.session.is_none()
     }

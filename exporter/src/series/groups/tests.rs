@@ -1,4 +1,4 @@
-//! What a group keeps of its former members.
+//! Tests of the data that a group keeps of its former members.
 
 use super::*;
 use crate::clock::WallClock;

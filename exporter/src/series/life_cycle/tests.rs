@@ -41,7 +41,7 @@ const ELSEWHERE: [&str; 10] = [
     "gpucause_web_",
 ];
 
-/// What the daemon does with snapshots, without the daemon's probes and its `/proc`.
+/// The daemon's handling of snapshots, without its probes and its `/proc`.
 struct Node {
     pipeline: Pipeline<Kernel>,
     chains: Arc<Chains>,
@@ -88,7 +88,7 @@ impl Node {
         self.collectors.collect(&observation)
     }
 
-    /// As the daemon does it between pages.
+    /// Reaps processes between pages, as the daemon does.
     fn reap(&mut self) {
         let launches = self.kernel().processes();
         self.pipeline.name_launched(launches);

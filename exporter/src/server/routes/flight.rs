@@ -50,7 +50,7 @@ fn refused(error: &RequestError) -> Reply {
     answer
 }
 
-/// Whether there is a body, or the type of one, as every form of a web page has.
+/// Returns true if there is a body, or the type of one, as every form of a web page has.
 fn has_body(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     headers.contains_key(header::CONTENT_TYPE)

@@ -23,7 +23,7 @@ pub(super) const LOGIN: &str = "/login";
 pub(super) const STYLE: &str = "/live.css";
 pub(super) const SCRIPT: &str = "/live.js";
 
-/// Whether a path is of the live page.
+/// Returns true if a path is of the live page.
 pub(super) fn is_path(path: &str) -> bool {
     matches!(path, "/" | LOGIN | STYLE | SCRIPT) || path.starts_with(FLIGHTS)
 }

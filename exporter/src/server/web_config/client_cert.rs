@@ -34,7 +34,7 @@ impl Clients {
     }
 }
 
-/// Whether one of a certificate's alternative names is in a list.
+/// Returns true if one of a certificate's alternative names is in a list.
 fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let same = |found: &san::Name<'_>, listed: &String| match found {
         san::Name::Text(text) => text == listed,

@@ -33,7 +33,7 @@ pub(super) struct TlsSection {
 }
 
 impl TlsSection {
-    /// Whether nothing is set.
+    /// Returns true if nothing is set.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }

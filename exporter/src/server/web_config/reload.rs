@@ -34,7 +34,7 @@ pub struct LiveWebConfig {
 pub struct ReloadState {
     /// Failed reloads.
     pub failures: u64,
-    /// Whether the last one succeeded.
+    /// True if the last one succeeded.
     pub last_succeeded: bool,
 }
 

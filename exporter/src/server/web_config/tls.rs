@@ -17,9 +17,9 @@ use super::names::{self, ClientAuth, SUITES_13, VERSIONS};
 #[derive(Debug)]
 pub(in super::super) struct Tls {
     pub(in super::super) config: Arc<ServerConfig>,
-    /// Whether a client certificate is verified to come from a trusted authority.
+    /// True if a client certificate is verified to come from a trusted authority.
     pub(in super::super) proves_identity: bool,
-    /// Whether such a certificate is required.
+    /// True if such a certificate is required.
     pub(super) requires_identity: bool,
     description: String,
 }

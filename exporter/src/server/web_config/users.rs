@@ -79,7 +79,7 @@ impl Users {
         self.hashes.len()
     }
 
-    /// Whether these credentials were verified before, without hashing.
+    /// Returns true if these credentials were verified before, without hashing.
     pub(in super::super) fn is_remembered(&self, user: &str, password: &[u8]) -> bool {
         let Some(tag) = self.tag(user, password) else { return false };
         self.remembered().iter().any(|known| same(known, &tag))

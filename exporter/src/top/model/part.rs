@@ -86,7 +86,7 @@ impl Part {
         }
     }
 
-    /// Whether it has the time that [is lost](State::is_lost_in), and no other.
+    /// Returns true if all time in this part [is lost](State::is_lost_in).
     pub(crate) const fn is_lost(self) -> bool {
         matches!(self, Self::Preempted | Self::Lock | Self::Io | Self::PageFault)
     }

@@ -20,7 +20,7 @@ pub(crate) struct Wait {
     pub(crate) pid: Option<Tgid>,
     /// The pod, container or unit of that process.
     pub(crate) owner: Option<String>,
-    /// Whether that process works for this one, such as a data-loader worker.
+    /// True if that process works for this one, such as a data-loader worker.
     pub(crate) is_worker: bool,
     pub(crate) time: Nanos,
 }

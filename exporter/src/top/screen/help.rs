@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::widgets::{Paragraph, Wrap};
 
-/// Of 23 lines of at most 80 cells, so that it fits into the smallest usual terminal.
+/// Help text with 23 lines of at most 80 cells, so that it fits into the smallest usual terminal.
 pub(super) const TEXT: &str = "\
 gpucause top: how the processes of this host fed their GPUs   ? Esc closes this
 LAUNCH/S  kernel and graph launches a second

@@ -24,7 +24,7 @@ pub(super) const KEYS: usize = 40;
 /// A task may have the name of all others.
 const TASKS: [&str; 6] = ["a", "b", "c", "d", "e", "other"];
 
-/// What a process does.
+/// Kinds of work of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Work {
     Call,
@@ -83,7 +83,7 @@ fn entry<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: T) -> &mut T {
     &mut all[index]
 }
 
-/// What handles of kernels are called.
+/// Names of kernels by handle.
 #[derive(Debug, Default)]
 struct Modules(HashMap<u64, String>);
 
@@ -334,7 +334,7 @@ fn call(image: &mut ProcessSnapshot, work: Work, key: usize, amount: u64) {
     }
 }
 
-/// As many launches as make a kernel worth timing, now and then.
+/// Adds launches: now and then as many as make a kernel worth timing.
 fn launch(image: &mut ProcessSnapshot, handle: u64, amount: u64) {
     entry(&mut image.kernels, |own| own.0 == handle, (handle, 0)).1 += amount % 1_000;
     if let Some(timed) = image.launch_times.iter_mut().find(|own| own.0 == handle) {
