@@ -53,7 +53,7 @@ impl State {
 pub struct Point {
     /// The result.
     pub state: State,
-    /// The thing that was checked.
+    /// The subject of the check.
     pub subject: String,
     /// The result in words.
     pub detail: String,

@@ -49,7 +49,7 @@ impl WallClock {
         Self { origin }
     }
 
-    /// Returns the same clock unless the wall clock was stepped. To be called at each scrape.
+    /// Returns the same clock, or a new one if the wall clock was stepped. To be called at each scrape.
     #[must_use]
     pub fn refreshed(self) -> Self {
         self.unless_stepped(Self::now())

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-/// The prefix of such names. None of our names has it.
+/// The prefix of foreign names. None of our names has it.
 pub const PREFIX: &str = "DCGM_";
 
 /// The kind of value that a foreign metric says to have.

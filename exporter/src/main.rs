@@ -179,7 +179,7 @@ fn list_with(item: &str) -> Option<String> {
 }
 
 /// Returns the exit code for an invalid command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an
-/// error in that.
+/// error in the configuration.
 fn refused(error: &clap::Error) -> ExitCode {
     let argument = error.get(ContextKind::InvalidArg);
     let is_configuration = error.kind() == ErrorKind::ValueValidation

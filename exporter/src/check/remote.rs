@@ -1,4 +1,4 @@
-//! The exporter's peers on other hosts: the OTLP endpoint, and the Prometheus that compares ranks.
+//! Services that the exporter uses on other hosts: the OTLP endpoint, and the Prometheus that compares ranks.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Returns true if a process has this PID and has not ended. A zombie has ended, unless only its main thread has.
+/// Returns true if a process has this PID and has not ended. A zombie has ended, unless only its main thread has ended.
 pub(crate) fn is_running(pid: u32) -> bool {
     let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,

@@ -225,7 +225,7 @@ mod tests {
         compressed
     }
 
-    /// Decompresses the one member of the output.
+    /// Decompresses the only member that there is to be.
     fn decompressed(mut compressed: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         GzDecoder::new(&mut compressed).read_to_end(&mut bytes).unwrap();

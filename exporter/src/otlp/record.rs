@@ -12,7 +12,7 @@ use prost::Message as _;
 use super::Process;
 use super::changes::Change;
 
-/// The event name of such a record.
+/// The event name of a chain's record.
 const EVENT: &str = "gpucause.chain";
 /// By the semantic conventions, records with the same value are the same record.
 const UID: &str = "log.record.uid";

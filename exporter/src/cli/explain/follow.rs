@@ -85,7 +85,7 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
 }
 
 impl Printed {
-    /// Returns the new chains of a report. Nodes that stopped answering or observing are reported on standard error.
+    /// Returns the chains of a report that are new or more severe. Nodes that stopped answering or observing are reported on standard error.
     fn news(&mut self, format: ReportFormat, report: &Report) -> anyhow::Result<Vec<String>> {
         for failure in &report.failures {
             if !self.silent.contains(&failure.url) {
