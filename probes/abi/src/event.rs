@@ -35,7 +35,7 @@ pub const EVENT_HELPER: u8 = 1;
 pub const EVENT_LOCK: u8 = 2;
 
 shared_enum! {
-    /// What an event is of.
+    /// Kind of an event.
     EventKind, "EVENT" {
         /// A traced call that returned.
         Call = "call",
@@ -91,9 +91,9 @@ records! {
     /// Body of the birth and end of processes.
     LifeBody as "life_body" { comm: [u8; COMM_LEN], parent_id: u32, pad: u32 }
 
-    /// What is recorded. Written by user space.
+    /// Selection of recorded events. Written by user space.
     RecordingRecord as "recording" {
-        /// 1 while anything is.
+        /// 1 while anything is recorded.
         on: u32,
         /// One in so many calls that are shorter than `call_ns`; 0 for none.
         sample: u32,
@@ -149,11 +149,11 @@ pub struct RawEvent {
     pub tid: Option<Tid>,
     /// The image that the process ran.
     pub process: ProcId,
-    /// What it was.
+    /// Kind and details.
     pub detail: Detail,
 }
 
-/// What an event was.
+/// Kind and details of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// A traced call returned.
@@ -172,7 +172,7 @@ pub enum Detail {
     Block {
         /// The disk.
         device: DeviceName,
-        /// What was done.
+        /// Operation of the request.
         operation: BlockOperation,
         /// On how many bytes; 0 when it failed.
         bytes: u64,
@@ -190,13 +190,13 @@ pub enum Detail {
 pub struct RawCall {
     /// The function.
     pub op: OpId,
-    /// What it returned; 0 for success, and for what goes on after the call.
+    /// The call returned this code; 0 for success, and for what goes on after the call.
     pub code: u32,
-    /// Whether it was the first launch of a kernel function.
+    /// True if it was the first launch of a kernel function.
     pub cold: bool,
-    /// Whether the thread made it itself, not another traced call on the way.
+    /// True if the thread made it itself: no other traced call made it on the way.
     pub outermost: bool,
-    /// Whether it was sampled, being shorter than the threshold.
+    /// True if it was sampled, being shorter than the threshold.
     pub sampled: bool,
     /// How long its own thread was off the CPU meanwhile.
     pub off_cpu: Nanos,
@@ -215,11 +215,11 @@ pub struct RawCall {
 pub struct RawOffCpu {
     /// Why.
     pub reason: Reason,
-    /// What the thread was doing.
+    /// Phase that the thread was in.
     pub phase: Phase,
-    /// Whether it is a thread that makes no traced calls, of a process that does.
+    /// True if the thread makes no traced calls, in a process that does.
     pub helper: bool,
-    /// Whether it waited for a lock.
+    /// True if it waited for a lock.
     pub for_lock: bool,
     /// The task that had the CPU, or ended the wait; `None` where that is not known.
     pub by: Option<RawParty>,
@@ -232,11 +232,11 @@ pub struct RawParty {
     pub comm: Comm,
     /// Its process, if it is a task at all.
     pub tgid: Option<Tgid>,
-    /// What it is to the thread that waited.
+    /// Its relation to the thread that waited.
     pub relation: Relation,
 }
 
-/// What is known of a process image.
+/// Known facts about a process image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {
     /// Name of its leader when it was first seen.

@@ -1,11 +1,11 @@
-//! What the kernel keeps of a process in one number each. A row here is all that the kernel's record, reading, adding up,
-//! deltas and the trace file need. If host-wide programs count it, a row of the exporter's metrics that names it puts it on
-//! the page.
+//! Measures of a process: the kernel keeps one number for each. A row here is all that the kernel's record, reading, adding
+//! up, deltas and the trace file need. If host-wide programs count it, a row of the exporter's metrics that names it puts
+//! it on the page.
 
 use crate::Nanos;
 use crate::record::{CRecord, records};
 
-/// What is known of a number besides its value.
+/// Facts about a number besides its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measure {
     /// The field of [`Measures`].
@@ -81,7 +81,7 @@ impl Measures {
         }
     }
 
-    /// What was added since an earlier copy.
+    /// Returns the amounts added since an earlier copy.
     #[must_use]
     pub fn since(mut self, earlier: &Self) -> Self {
         for (own, before) in self.amounts_mut().iter_mut().zip(earlier.amounts()) {

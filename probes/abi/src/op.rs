@@ -37,7 +37,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What an op does.
+    /// Kind of work that an op does.
     Class, "CLASS" {
         /// Starts a kernel.
         Launch = "launch",
@@ -69,7 +69,7 @@ pub struct Op {
     pub name: &'static str,
     /// The layer.
     pub api: Api,
-    /// What it does.
+    /// Kind of work that it does.
     pub class: Class,
     /// Its arguments.
     pub args: Args,
@@ -81,17 +81,17 @@ const CUDA_NOT_READY: u16 = 600;
 const NCCL_IN_PROGRESS: u16 = 7;
 
 impl Op {
-    /// Whether each call hands the GPU kernels to run: launches, and launches of whole graphs.
+    /// Returns true if each call hands the GPU kernels to run: launches, and launches of whole graphs.
     pub fn feeds_gpu(&self) -> bool {
         self.class == Class::Launch || matches!(self.name, "cudaGraphLaunch" | "cuGraphLaunch")
     }
 
-    /// Whether calls are launches: those that feed the GPU, less functions that the host runs in its turn.
+    /// Returns true if calls are launches: those that feed the GPU, less functions that the host runs in its turn.
     pub fn is_launch(&self) -> bool {
         self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
-    /// What the kernel programs need to know about this op on a platform.
+    /// Returns the facts that the kernel programs need about this op on a platform.
     pub fn info(&self, abi: Abi) -> OpInfo {
         let info = OpInfo {
             phase: self.class.phase() as u8,
@@ -109,7 +109,7 @@ impl Op {
 }
 
 impl Class {
-    /// What a thread inside such an op is doing.
+    /// Returns the phase of a thread inside such an op.
     pub const fn phase(self) -> Phase {
         match self {
             Self::Launch => Phase::Launch,

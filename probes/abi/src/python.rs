@@ -48,7 +48,7 @@ pub struct RawPythonFrame {
 }
 
 impl PythonLayout {
-    /// Of a process without Python.
+    /// Layout of a process without Python.
     pub const NONE: Self = zerocopy::transmute!([0u8; size_of::<Self>()]);
 }
 

@@ -156,20 +156,20 @@ records! {
     /// Hits of call probes that a thread caused in a window, by [`LoadClass`](crate::op::LoadClass).
     #[derive(Default)]
     LoadRecord as "load" {
-        /// Of calls that were timed.
+        /// Hits of calls that were timed.
         timed: [u32; LOADS],
-        /// Of calls that were left at entry.
+        /// Hits of calls that were left at entry.
         counted: [u32; LOADS],
-        /// Those of both on instructions that the kernel single-steps.
+        /// Hits of both on single-stepped instructions.
         stepped: [u32; LOADS],
-        /// What they took of the thread.
+        /// Time that the hits took of the thread.
         spent_ns: u32,
         /// How long the program took to find the thread's record, in some of these hits, and how many those are.
         lookup_ns: u32,
         lookups: u32,
     }
 
-    /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
+    /// A live thread of a tracked process reports its page faults, for a leader with those of threads that have ended.
     /// The record of a thread that has an account follows.
     ThreadReport as "thread_report" {
         now_ns: u64,
@@ -323,7 +323,7 @@ records! {
         account: AccountRecord,
         /// Running time that the call programs moved between phases: to be added to that of `account`, modulo 2^64.
         moved_ns: [u64; PHASES],
-        /// What the system call can wake that the last waker was in: `WAKES_` bits.
+        /// `WAKES_` bits of the last waker's system call.
         wakes: u32,
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
@@ -374,7 +374,7 @@ records! {
         doubts: u32,
         /// Index of the newest of `retries`, modulo their number.
         newest_retry: u32,
-        /// What its last blocked wait is for, as far as that was known when it began: `WAITS_` bits.
+        /// `WAITS_` bits say what its last blocked wait is for, as far as that was known when it began.
         waits_for: u32,
         /// The thread of another process that woke it last, 0 before the first and after one that ended; and for what part of 1,024 that
         /// had a CPU before it did.
@@ -384,7 +384,7 @@ records! {
         contended: u64,
         contended_ip: u64,
         contended_flags: u16,
-        /// What its last blocked wait is for, counted from 1: the kind of the kernel's lock, or for `REASON_OTHER` the system call.
+        /// Its last blocked wait is for this, counted from 1: a kind of lock of the kernel, or for `REASON_OTHER` the system call.
         blocked_on: u16,
         /// The process that had the lock of the file when the thread began to wait for it; of use in such a wait only.
         blocked_by: u32,
@@ -425,19 +425,19 @@ records! {
         calibrates: u32,
         /// Changes when an entry of `launch_modes` has changed.
         modes: u32,
-        /// What a hit costs a thread that is left at entry, that is timed, and on a single-stepped instruction more.
+        /// A hit costs a thread this much if the call is left at entry, if it is timed, and in addition on a single-stepped instruction.
         counted_ns: u32,
         timed_ns: u32,
         stepped_ns: u32,
-        /// What hits may take of a thread in a window before calls are only counted; 0 for no limit.
+        /// Hits may take this much of a thread in a window before calls are only counted; 0 for no limit.
         quota_ns: u32,
     }
 
-    /// What the programs need to know about an op.
+    /// Facts about an op that the programs need.
     OpInfo as "op_info" {
         /// Place of the argument that holds the kernel function being launched; 0 for none.
         function_arg: u8,
-        /// What a thread inside the op is doing.
+        /// Phase of a thread inside the op.
         phase: u8,
         /// Result code that means "not yet" and is no error; 0 for none.
         pending_code: u16,

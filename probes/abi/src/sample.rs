@@ -12,11 +12,11 @@ pub const SAMPLES_PER_SECOND: u32 = 49;
 pub const MAX_SAMPLED: usize = 16;
 /// [`SampledRecord`]'s `within` of a thread that is sampled wherever it runs.
 pub const SAMPLED_ANYWHERE: u32 = 1;
-/// Of a thread that is sampled outside traced calls only.
+/// [`SampledRecord`]'s `within` of a thread that is sampled outside traced calls only.
 pub const SAMPLED_HOST: u32 = 2;
 /// [`SampleKey`]'s `kind` of return addresses, in `code`.
 pub const SAMPLE_NATIVE: u32 = 1;
-/// Of Python frames.
+/// [`SampleKey`]'s `kind` of Python frames.
 pub const SAMPLE_PYTHON: u32 = 2;
 
 records! {
@@ -34,7 +34,7 @@ records! {
         python_thread: u64,
     }
 
-    /// What a thread ran: the key of the `samples` map, whose value is a count.
+    /// A thread ran this code: the key of the `samples` map, whose value is a count.
     SampleKey as "sample" {
         proc_id: u32,
         tid: u32,
@@ -43,7 +43,7 @@ records! {
         frames: u32,
         /// Code objects or return addresses, the innermost first.
         code: [u64; SAMPLE_FRAMES],
-        /// Of Python: the word that encodes the position in its code.
+        /// These words encode the positions in the code of Python frames.
         instruction: [u64; SAMPLE_FRAMES],
     }
 }
@@ -75,13 +75,13 @@ pub struct SampledThread {
 /// Frames of a sample, the innermost first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SampledFrames {
-    /// Of Python.
+    /// Python frames.
     Python(Vec<RawPythonFrame>),
     /// The address that was executed, and return addresses as far as frame pointers lead.
     Native(Vec<u64>),
 }
 
-/// What a thread ran in so many samples.
+/// A thread ran this code in so many samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// The process.

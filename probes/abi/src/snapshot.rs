@@ -1,4 +1,4 @@
-//! What user space makes of one copy of the kernel maps.
+//! User space turns one copy of the kernel maps into these types.
 
 use crate::hist::Histogram;
 use crate::measure::Measures;
@@ -54,13 +54,13 @@ pub struct ProcessSnapshot {
     pub started_boottime: Nanos,
     /// When observation began, on the monotonic clock.
     pub first_seen: Nanos,
-    /// Whether a thread of it has made a traced call.
+    /// True if a thread of it has made a traced call.
     pub dispatches: bool,
     /// When it exited or exec'ed, on the monotonic clock; `None` while it lives.
     pub ended: Option<Nanos>,
-    /// Whether it ended by exec: the process lives on under another image.
+    /// True if it ended by exec: the process lives on under another image.
     pub execed: bool,
-    /// What is kept of it in one number each.
+    /// Its measures, one number each.
     pub measures: Measures,
     /// Call durations by [`CallKind`].
     pub calls: Vec<CallSnapshot>,
@@ -103,11 +103,11 @@ pub struct ProcessSnapshot {
     pub runqueue: Vec<(Role, Histogram)>,
     /// Context switches, `[role][kind]`.
     pub switches: [[u64; SWITCHES]; ROLES],
-    /// What its threads asked of disks and memory, by disk and kind.
+    /// Its threads made this use of disks and memory, by disk and kind.
     pub host: HostUse,
 }
 
-/// What a process asked of the host's disks and memory while it was observed.
+/// A process made this use of the host's disks and memory while it was observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
     /// Block I/O that its threads submitted, by disk and operation.
@@ -128,7 +128,7 @@ impl HostUse {
 pub struct BlockIo {
     /// The disk, such as `nvme0n1`.
     pub device: DeviceName,
-    /// What was done.
+    /// Operation of the requests.
     pub operation: BlockOperation,
     /// From submission to completion, summed over requests.
     pub time: Nanos,
@@ -278,7 +278,7 @@ pub struct Wait {
     /// wait, `kernel` when that was not a task but a timer or a device. Threads of the same process go by their own
     /// names, other processes by those of their leaders, and what has more names than [`MAX_NAMES`](crate::record::MAX_NAMES) by `other`.
     pub on: Comm,
-    /// What the thread was doing.
+    /// Phase that the thread was in.
     pub phase: Phase,
     /// How long in all.
     pub total: Nanos,
@@ -290,13 +290,13 @@ pub struct Wait {
     pub behind: Nanos,
     /// The thread that held the lock, where that is one of the same process.
     pub holder: Option<Tid>,
-    /// What the lock is for, if it is one of the kernel.
+    /// Kind of the lock, if it is one of the kernel.
     pub lock: Option<LockKind>,
     /// The system call, for [`Reason::Other`].
     pub syscall: Option<Syscall>,
     /// The last process of that name, if it was one.
     pub tgid: Option<Tgid>,
-    /// What that process is to this one.
+    /// Relation of that process to this one.
     pub relation: Relation,
 }
 
@@ -326,13 +326,13 @@ impl Wait {
 pub struct CallSnapshot {
     /// The op.
     pub op: OpId,
-    /// Whether these are first launches of a kernel function.
+    /// True if these are first launches of a kernel function.
     pub cold: bool,
-    /// Whether these were made within other traced calls, as by the runtime in the driver.
+    /// True if these were made within other traced calls, as by the runtime in the driver.
     pub nested: bool,
     /// From entry to return.
     pub durations: Histogram,
-    /// Those of them that were off the CPU at some time between.
+    /// Durations of calls that left the CPU meanwhile.
     pub stalled: Histogram,
 }
 
@@ -350,7 +350,7 @@ impl CallSnapshot {
         (self.op, self.cold, self.nested)
     }
 
-    /// Whether these are outermost calls that hand the GPU kernels to run.
+    /// Returns true if these are outermost calls that hand the GPU kernels to run.
     pub fn is_launch(&self) -> bool {
         !self.nested && self.op.op().is_some_and(Op::is_launch)
     }
@@ -361,9 +361,9 @@ impl CallSnapshot {
 pub struct StallSnapshot {
     /// The op.
     pub op: OpId,
-    /// Whether these are first launches of a kernel function.
+    /// True if these are first launches of a kernel function.
     pub cold: bool,
-    /// Whether these were made within other traced calls.
+    /// True if these were made within other traced calls.
     pub nested: bool,
     /// Calls with any off-CPU time between entry and return.
     pub calls: u64,

@@ -75,7 +75,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What a lock of the kernel is for, or else how it works.
+    /// Purpose of a kernel lock, or else its type.
     LockKind, "LOCK_KIND" {
         /// The thread's own address space: `mmap_lock`.
         AddressSpace = "address_space",
@@ -117,7 +117,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What a block I/O request does.
+    /// Operation of a block I/O request.
     BlockOperation, "BLOCK" {
         /// Reads.
         Read = "read",
@@ -129,7 +129,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What part a thread plays.
+    /// Part that a thread plays.
     Role, "ROLE" {
         /// Has made a traced call.
         Dispatcher = "dispatcher",
@@ -141,7 +141,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What the task that a thread waited for is to the thread's process.
+    /// The task that a thread waited for has this relation to the thread's process.
     Relation, "RELATION" {
         /// No task: the idle loop, a timer, a device.
         None = "none",
@@ -165,7 +165,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What a dispatcher thread is doing, whether it is on a CPU or not: the outermost call it is in.
+    /// A dispatcher thread is in one of these phases, whether it is on a CPU or not: its outermost call decides.
     Phase, "PHASE" {
         /// Its own code, outside traced calls.
         Host = "host",
@@ -186,7 +186,7 @@ shared_enum! {
     }
 }
 
-/// What a thread's wall time is spent in: on a CPU, or off it for a [`Reason`].
+/// A thread's wall time is spent in these states: on a CPU, or off it for a [`Reason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// On a CPU.
@@ -212,10 +212,10 @@ impl State {
         }
     }
 
-    /// Whether a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
-    /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is
-    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a held lock, the
-    /// program's or the kernel's, a disk or a page. Waits for another thread's work are none: the thread is idle, whatever the other does.
+    /// Returns true if a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
+    /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is preempted there
+    /// delays nothing that can be measured. In other phases it is time without a CPU, or blocked on a held lock, the program's or the kernel's,
+    /// a disk or a page. Waits for another thread's work are not lost: the thread is idle, whatever the other does.
     pub const fn is_lost_in(self, phase: Phase) -> bool {
         let Self::Off(reason) = self else { return false };
         match reason {
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Whether somebody outside suspended the thread: it is neither healthy nor lost time, and no chain.
+    /// Returns true if somebody outside suspended the thread: that is neither healthy nor lost time, and no chain.
     pub const fn is_suspended(self) -> bool {
         matches!(self, Self::Off(Reason::Frozen | Reason::Stopped | Reason::CoreDump))
     }

@@ -49,7 +49,7 @@ pub(crate) const WAKES_FD: u8 = 2;
 /// The call reads: it makes room for who writes to the same pipe or socket, and wakes who reads the same socket. Programs are in such calls so
 /// often that interrupts come there, too.
 pub(crate) const MAKES_ROOM: u8 = 4;
-/// Of no call: the task had the lock of the kernel that the thread waits for.
+/// No call has this bit: the task had the lock of the kernel that the thread waits for.
 pub(crate) const HOLDS_LOCK: u8 = 8;
 
 /// The call releases a lock of a file.
@@ -86,7 +86,7 @@ const WAKERS: [(u8, &[&str]); 4] = [
     (MAKES_ROOM, &["read", "readv", "preadv2", "recvfrom", "recvmsg", "recvmmsg", "splice"]),
 ];
 
-/// What every system-call number can wake, as `WAKES_` bits.
+/// Returns for every system-call number what the call can wake, as `WAKES_` bits.
 pub fn wakes_of_syscalls() -> [u8; MAX_SYSCALLS] {
     let mut wakes = [0; MAX_SYSCALLS];
     for (bit, names) in WAKERS {
@@ -104,7 +104,7 @@ const ON_ANY_FD: &[&str] = &[
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev",
     "pwritev2",
 ];
-/// Those on a socket.
+/// System calls on a socket.
 const ON_SOCKET: &[&str] = &[
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4",
     "connect",
@@ -221,7 +221,7 @@ const ON_FILES: &[&str] = &[
     "execveat",
 ];
 
-/// Those that write to a descriptor or a socket.
+/// System calls that write to descriptors or sockets.
 const WRITERS: &[&str] =
     &["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg"];
 

@@ -27,7 +27,7 @@ impl Slots {
         self.count
     }
 
-    /// Whether no slot is in use.
+    /// Returns true if no slot is in use.
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
     }
@@ -42,7 +42,7 @@ impl Slots {
         Iter { packed: &self.packed, next: 0 }
     }
 
-    /// Whether both share the same entries in memory.
+    /// Returns true if both share the same entries in memory.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.packed, &other.packed)
     }
@@ -171,7 +171,7 @@ impl Encoder {
         range
     }
 
-    /// As [`take`](Self::take), but shares the entries of `known` if equal.
+    /// Returns a copy and restarts, as [`take`](Self::take) does, but shares the entries of `known` if equal.
     #[must_use]
     pub fn take_like(&mut self, known: Option<&Slots>) -> Slots {
         let slots = Slots { packed: like(&self.packed, known), count: self.count };
@@ -309,7 +309,7 @@ fn run_of_one(window: u64) -> Option<[u64; 4]> {
     (window & 0x8383_8383 == 0).then(|| [count(0), count(1), count(2), count(3)])
 }
 
-/// The same for four two-byte entries.
+/// The counts of four two-byte entries without gaps, if the window starts with such.
 #[inline]
 fn run_of_two(window: u64) -> Option<[u64; 4]> {
     let counts = (window >> 2 & 0x001f_001f_001f_001f) | (window >> 3 & 0x0fe0_0fe0_0fe0_0fe0);
@@ -318,7 +318,7 @@ fn run_of_two(window: u64) -> Option<[u64; 4]> {
         .then(|| [count(0), count(1), count(2), count(3)])
 }
 
-/// The same for two three-byte entries.
+/// The counts of two three-byte entries without gaps, if the window starts with such.
 #[inline]
 fn run_of_three(window: u64) -> Option<[u64; 2]> {
     let low = (window >> 2 & 0x1f00_001f) | (window >> 3 & 0x000f_e000_0fe0);

@@ -66,7 +66,7 @@ pub enum Args {
     /// The first argument points to where the array goes, the second to its `cudaChannelFormatDesc`; two others are the width
     /// in elements and the height.
     AllocArray(u8, u8),
-    /// As [`AllocArray`](Self::AllocArray), but another argument is a `cudaExtent` by value.
+    /// The first two arguments are those of [`AllocArray`](Self::AllocArray); another is a `cudaExtent` by value.
     AllocArrayExtent(u8),
     /// The first argument points to where the array goes, the second to a descriptor that begins with this many lengths,
     /// followed by `CUarray_format` and the number of channels.
@@ -77,7 +77,7 @@ pub enum Args {
     Collective(u8, u8),
     /// Two arguments are the number of ranks and this rank.
     Rank(u8, u8),
-    /// As [`Rank`](Self::Rank), with an `ncclUniqueId` by value between them.
+    /// The arguments are those of [`Rank`](Self::Rank), with an `ncclUniqueId` by value between them.
     RankAfterId(u8, u8),
     /// The first argument points to where the handle of a kernel goes, another is the kernel's name.
     KernelName(u8),

@@ -10,7 +10,7 @@ const WORD: usize = u64::BITS as usize;
 pub struct LaunchOps([u64; MAX_OPS / WORD]);
 
 impl LaunchOps {
-    /// Whether calls of this op count.
+    /// Returns true if calls of this op count.
     pub fn contains(&self, id: OpId) -> bool {
         let index = usize::from(id.0);
         self.0.get(index / WORD).is_some_and(|word| word >> (index % WORD) & 1 == 1)

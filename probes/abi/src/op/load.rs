@@ -4,7 +4,7 @@ use super::{Api, Class, CopyKind, Direction, Op};
 use crate::state::shared_enum;
 
 shared_enum! {
-    /// What a hit of a call probe is about, for the budget.
+    /// Class of a call-probe hit for the budget.
     LoadClass, "LOAD" {
         /// A launch by the runtime.
         Runtime = "runtime",
@@ -26,7 +26,7 @@ const QUERIES: [&str; 4] =
     ["Occupancy", "FuncGetAttribute", "FuncSetAttribute", "KernelSetAttribute"];
 
 impl Op {
-    /// What calls are for the budget.
+    /// Returns the class of its calls for the budget.
     pub fn load_class(&self) -> LoadClass {
         let is_query = self.name == "cuKernelGetFunction"
             || QUERIES.iter().any(|part| self.name.contains(part));

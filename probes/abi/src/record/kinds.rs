@@ -3,7 +3,7 @@
 use crate::state::shared_enum;
 
 shared_enum! {
-    /// What a histogram in the `hists` map holds, and how its key's `a` and `b` are to be read.
+    /// The kind says what a histogram in the `hists` map holds, and how its key's `a` and `b` are to be read.
     HistKind, "HIST" {
         /// Durations of calls: `a` is the op, `b` has [`CALL_COLD`](super::CALL_COLD), [`CALL_STALLED`](super::CALL_STALLED) and
         /// [`CALL_NESTED`](super::CALL_NESTED).
@@ -20,7 +20,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// What an entry of the `bytes` map counts.
+    /// Quantity in an entry of the `bytes` map.
     BytesKind, "BYTES" {
         /// Copied, by kind.
         Copied = "copied",
@@ -103,21 +103,21 @@ shared_enum! {
         /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
         /// follow in the order of their runs.
         CostSwitch = "cost_switch",
-        /// Of the programs for wakeups and migrations.
+        /// Time of the programs for wakeups and migrations.
         CostWaking = "cost_waking",
-        /// Of the process lifecycle programs.
+        /// Time of the process lifecycle programs.
         CostLifecycle = "cost_lifecycle",
-        /// Of the block I/O programs.
+        /// Time of the block I/O programs.
         CostBlock = "cost_block",
-        /// Of the reclaim and out-of-memory programs.
+        /// Time of the reclaim and out-of-memory programs.
         CostMemory = "cost_memory",
-        /// Of the page allocation program.
+        /// Time of the page allocation program.
         CostPageAlloc = "cost_page_alloc",
-        /// Of the TCP programs.
+        /// Time of the TCP programs.
         CostNetwork = "cost_network",
-        /// Of the program that samples stacks.
+        /// Time of the program that samples stacks.
         CostSample = "cost_sample",
-        /// Of the programs for the kernel's own locks.
+        /// Time of programs for the kernel's own locks.
         CostLock = "cost_lock",
         /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
         /// counted.

@@ -8,7 +8,7 @@ pub enum LaunchStep {
     /// Each is timed where it begins.
     #[default]
     Full,
-    /// Those of the runtime are timed in the driver, where each of them ends up: one probe in place of two.
+    /// Launches by the runtime are timed in the driver, where each of them ends up: one probe in place of two.
     DriverOnly,
     /// Each is counted, and one in so many is timed.
     Sampled {
@@ -58,7 +58,7 @@ impl LaunchStep {
 pub struct RateEstimate {
     /// Launches a second.
     pub per_second: f64,
-    /// As a share of it, with a probability of 95 %.
+    /// `per_second` is off by at most this share of it, with a probability of 95 %.
     pub error: f64,
 }
 
@@ -67,7 +67,7 @@ pub struct RateEstimate {
 pub struct LaunchSampling {
     /// How launches are observed now.
     pub step: LaunchStep,
-    /// Whether calls that only ask for attributes are left out.
+    /// True while calls that only ask for attributes are left out.
     pub without_queries: bool,
     /// One in so many asynchronous calls is timed, the others are counted; 0 for all.
     pub async_one_in: u32,

@@ -9,12 +9,12 @@ use crate::record::{COMM_LEN, DEVICE_LEN};
 pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
-    /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
+    /// Returns the name as text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
     pub fn text(&self) -> Cow<'_, str> {
         one_line(&self.0)
     }
 
-    /// The same, to be kept.
+    /// Returns the same text, owned.
     pub fn to_text(self) -> String {
         self.text().into_owned()
     }
@@ -25,7 +25,7 @@ impl Comm {
 pub struct DeviceName(pub [u8; DEVICE_LEN]);
 
 impl DeviceName {
-    /// As text on one line, like [`Comm::text`].
+    /// Returns the name as text on one line, like [`Comm::text`].
     pub fn to_text(self) -> String {
         one_line(&self.0).into_owned()
     }
