@@ -26,8 +26,8 @@ static __noinline __u32 dispatcher_above(struct task_struct *leader)
 	return session == leader->tgid ? 0 : dispatcher_with(session);
 }
 
-/* Whether the parent is one that the kernel gives children of ended processes to: the first of a PID namespace, or a
- * subreaper. */
+/* Returns true if the parent is one that the kernel gives children of ended processes to: the first of a PID namespace,
+ * or a subreaper. */
 static __noinline bool may_be_orphan(struct task_struct *leader)
 {
 	struct signal_struct *signal = BPF_CORE_READ(leader, real_parent, signal);

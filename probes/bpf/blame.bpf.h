@@ -68,7 +68,7 @@ VERIFIED_ONCE int name_current(struct other_task *other, __u32 own_tgid, __u32 p
 	return 0;
 }
 
-/* What the system call can wake that the running task is in. */
+/* Returns the bits of all that the running task's system call can wake. */
 VERIFIED_ONCE int wakes_of_current(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -201,7 +201,7 @@ VERIFIED_ONCE int blame_add(__u64 victim, __u64 wait, struct other_task *other, 
 	__sync_fetch_and_add(&blamed->total_ns, ns);
 	if (held)
 		__sync_fetch_and_add(&blamed->held_ns, held);
-	/* Of several of this name one that held or owes something; what it is to the victim may change. */
+	/* Among several of this name, one that held or owes something counts; its relation may change. */
 	if (held || !blamed->held_ns || blamed->tgid == other->tgid) {
 		blamed->tgid = other->tgid;
 		blamed->relation = other->relation;

@@ -79,8 +79,8 @@ static __always_inline void leave_phase(struct thread *thread, const volatile st
 	}
 }
 
-/* Whether a call's arguments are read: those of outermost calls, and names of kernels that NCCL asks for, since it
- * launches them itself. What the runtime asks the driver for would only fill the map. */
+/* Returns true if a call's arguments are read: those of outermost calls, and names of kernels that NCCL asks for, since
+ * it launches them itself. Names that the runtime asks the driver for would only fill the map. */
 static __noinline bool has_arguments(struct thread *thread, struct frame *frame, const volatile struct op_info *info)
 {
 	const struct frame *below;

@@ -81,7 +81,7 @@ VERIFIED_ONCE int charge_slot(struct victim *slot, __u32 pid, __u64 now)
 	return 0;
 }
 
-/* The same for each thread that waits for this CPU. */
+/* Blames the running task for the wait of each thread that waits for this CPU. */
 VERIFIED_ONCE int charge_time_slice(struct cpu_victims *all, __u64 now)
 {
 	__u32 running = bpf_get_current_pid_tgid();
@@ -167,7 +167,7 @@ VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason
 	return 0;
 }
 
-/* Whether the task that took the CPU from a preempted thread still has it: none was charged since. */
+/* Returns true if the task that took the CPU from a preempted thread still has it: none was charged since. */
 static __always_inline bool has_still_cpu(const struct thread *thread)
 {
 	struct cpu_victims *all;

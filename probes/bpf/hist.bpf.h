@@ -63,7 +63,7 @@ VERIFIED_ONCE __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 
 	return hist_add_to(&key, ns);
 }
 
-/* The same from a call program, without a stack frame. */
+/* Adds to a histogram from a call program, without a stack frame. */
 static __always_inline __u32 hist_add_call(struct thread *thread, __u16 kind, __u16 a, __u16 b, __u64 ns)
 {
 	struct hist_key *key = &thread->hist_key;
@@ -75,7 +75,7 @@ static __always_inline __u32 hist_add_call(struct thread *thread, __u16 kind, __
 	return hist_add_to(key, ns);
 }
 
-/* The same in the histogram of a kernel; `timed` counts from 1. */
+/* Adds to the histogram of a kernel; `timed` counts from 1. */
 static __always_inline void kernel_hist_add(struct thread *thread, __u32 timed, __u32 slot, __u64 ns)
 {
 	struct kernel_hist *hist;

@@ -32,8 +32,8 @@ static inline __attribute__((always_inline)) __u32 floor_log2(__u64 value)
 	return log + (low >> 1);
 }
 
-/* The same number, unknown to the verifier: it knows no number that is combined with an unknown one, and would follow each
- * way through the branches above through all that comes after. Code without branches is slower than these. */
+/* Hides `number` from the verifier, which knows no number that is combined with an unknown one: else it would follow
+ * each way through the branches above through all that comes after. Code without branches is slower than these. */
 static inline __attribute__((always_inline)) __u32 hidden(__u32 number, __u32 unknown)
 {
 	number ^= unknown;

@@ -38,7 +38,8 @@ static __always_inline bool is_of_renames(__u64 lock)
 	return root && (__u64)BPF_CORE_READ(root, d_sb) == (__u64)disk;
 }
 
-/* What a lock that the running task contends for is for. Those of files are known by what is around them, which points to itself. */
+/* Returns the kind of a lock that the running task contends for. Locks of files are known by what is around them, which
+ * points to itself. */
 VERIFIED_ONCE __u32 lock_kind(__u64 lock, __u32 flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -105,7 +106,8 @@ static __always_inline bool is_suspended(__u32 reason)
 	return reason == REASON_FROZEN || reason == REASON_STOPPED || reason == REASON_CORE_DUMP;
 }
 
-/* Whether the running task is where it began to contend: an end may be missed, as by a program that interrupts another run of it. */
+/* Returns true if the running task is where it began to contend: an end may be missed, as by a program that interrupts
+ * another run of it. */
 VERIFIED_ONCE int still_contends(struct thread *thread)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

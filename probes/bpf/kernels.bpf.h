@@ -43,8 +43,8 @@ VERIFIED_ONCE int add_kernel(__u32 proc_id, __u64 function)
 	return false;
 }
 
-/* Whether this launch may have to load its kernel: true until the first launch has returned, and for kernels without a
- * record, as tails are evaluated on launches known to be warm. */
+/* Returns true if this launch may have to load its kernel: until the first launch has returned, and for kernels without
+ * a record, as tails are evaluated on launches known to be warm. */
 static __always_inline bool is_cold(struct thread *thread, struct frame *frame)
 {
 	struct kernel *kernel;

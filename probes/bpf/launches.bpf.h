@@ -46,7 +46,7 @@ static __always_inline __u32 load_class(__u32 op)
 	return op_info[op & (MAX_OPS - 1)].load & (LOADS - 1);
 }
 
-/* What a hit takes of the thread. */
+/* Adds the time that a hit takes of the thread. */
 static __always_inline void take(struct thread *thread, __u32 ns)
 {
 	thread->load.spent_ns += ns;
@@ -113,7 +113,7 @@ VERIFIED_ONCE int charge_timed(struct thread *thread, __u32 class)
 	return 0;
 }
 
-/* Whether hits took the thread's part of this window, so that calls are only counted until the next. */
+/* Returns true if hits took the thread's part of this window, so that calls are only counted until the next. */
 static __always_inline bool is_spent(struct thread *thread)
 {
 	__u32 quota = watch.quota_ns;
@@ -154,7 +154,7 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 		thread->mode = *mode;
 	else
 		__builtin_memset(&thread->mode, 0, sizeof(thread->mode));
-	/* Of a call that is counted elsewhere from now on, no part is left out. */
+	/* No part is left out of a call that is counted elsewhere from now on. */
 	if (thread->mode.turn != turn || thread->mode.driver_only != driver_only)
 		thread->counted_stack = 0;
 	if (watch.calibrates >= CALIBRATE_COUNTED)
@@ -168,7 +168,7 @@ static __always_inline bool is_launch_load(__u32 class)
 	return class <= LOAD_DRIVER;
 }
 
-/* Whether a call of this class is counted by its own probes. */
+/* Returns true if a call of this class is counted by its own probes. */
 static __always_inline bool is_observed(struct thread *thread, __u32 class)
 {
 	if (thread->modes != watch.modes)
@@ -179,7 +179,7 @@ static __always_inline bool is_observed(struct thread *thread, __u32 class)
 	       !(thread->mode.shed & SHED_QUERIES && class == LOAD_QUERY);
 }
 
-/* Whether the new call is part of a launch: the driver's part of a runtime launch. */
+/* Returns true if the new call is part of a launch: the driver's part of a runtime launch. */
 static __always_inline bool is_in_launch(struct thread *thread)
 {
 	return thread->depth && op_info[frame_at(thread, thread->depth - 1)->op & (MAX_OPS - 1)].function_arg;
@@ -219,10 +219,11 @@ static __always_inline __u64 return_address(struct bpf_user_pt_regs_t *ctx)
 #endif
 }
 
-/* Whether a call without frame is part of the last call that was counted: one of the driver within one of the runtime, or
- * within one of the same op in a library before the driver's; a launch within a launch, and another one within another one. It is made
- * by other code than the counted one was. That one is still open if its return address is where it was, or the kernel's trampoline,
- * where another link has a return probe. On arm64 it is in a register at first: the driver's next call below is taken for the part. */
+/* Returns true if a call without frame is part of the last call that was counted: one of the driver within one of the
+ * runtime, or within one of the same op in a library before the driver's; a launch within a launch, or another call
+ * within another call. It is made by other code than the counted call. The counted call is still open if its return
+ * address is where it was, or the kernel's trampoline, where another link has a return probe. On arm64 the address is
+ * in a register at first: the driver's next call below is taken for the part. */
 VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u32 op)
 {
 	__u64 stack = PT_REGS_SP(ctx), open;
@@ -358,8 +359,8 @@ VERIFIED_ONCE int count_async(struct bpf_user_pt_regs_t *ctx, struct thread *thr
 	return true;
 }
 
-/* Whether a call within another one is left at entry: launches always, others but the names that NCCL asks for once the
- * budget is spent. */
+/* Returns true if a call within another one is left at entry: launches unless nested ones are timed, others once the
+ * budget is spent, except names that NCCL asks for. */
 static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 {
 	if (is_launch_class(op))

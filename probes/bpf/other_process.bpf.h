@@ -39,7 +39,8 @@
 #endif
 #define SYSCALL_OPENAT2 437
 
-/* Whether the running task opens a device, or what is below /dev: that waits for a driver, as for a GPU's, and for no file. */
+/* Returns true if the running task opens a device, or a path below /dev: that waits for a driver, as for a GPU's, and
+ * for no file. */
 static __noinline bool opens_device(const struct pt_regs *regs)
 {
 	long number = syscall_number(regs);
@@ -94,7 +95,7 @@ static __noinline __u32 file_lock_owner(struct task_struct *task, __u32 fd, bool
 	return BPF_CORE_READ(old, fl_pid);
 }
 
-/* Whether the running task, in a system call that writes, answers for a file system in user space. */
+/* Returns true if the running task, in a system call that writes, answers for a file system in user space. */
 static __noinline bool serves_files(struct task_struct *task)
 {
 	const struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -104,7 +105,7 @@ static __noinline bool serves_files(struct task_struct *task)
 	return file && BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
 }
 
-/* Whether the wait may be one for a file system in user space. */
+/* Returns true if the wait may be one for a file system in user space. */
 static __always_inline bool may_be_of_file(const struct thread *thread)
 {
 	__u32 reason = thread->off_reason;
@@ -113,7 +114,7 @@ static __always_inline bool may_be_of_file(const struct thread *thread)
 	       thread->waits_for & WAITS_IN_FILE_CALL;
 }
 
-/* Whether a wait for this reason may be for what another process does. */
+/* Returns true if a wait for this reason may be for the work of another process. */
 static __always_inline bool may_be_fed(__u32 reason)
 {
 	return reason == REASON_POLL || reason == REASON_NET || reason == REASON_CHILD;
@@ -177,7 +178,7 @@ static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, 
 	/* Another writer may have been woken first, and passed the rest of the room on. */
 	if (thread->waits_for & WAITS_FOR_ROOM)
 		return thread->wakes & MAKES_ROOM ? ns : 0;
-	/* Of several that wait, one may have had it after who had it first: how long each did is not known. */
+	/* One that waits may have had the lock after its first owner: how long each had it is not known. */
 	if (thread->waits_for & WAITS_FOR_FILE_LOCK && thread->wakes & RELEASES_FILE_LOCK)
 		return thread->waker.tgid == thread->blocked_by ? ns : 0;
 	if (reason == REASON_CHILD || (relation == RELATION_OTHER && may_be_fed(reason)))
@@ -185,7 +186,8 @@ static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, 
 	return 0;
 }
 
-/* What the wait of a thread was for, where only the one that ends it tells: a call that asks a file system sleeps for much else. */
+/* Corrects the reason of a wait that only the task that ends it shows: a call that asks a file system sleeps for much
+ * else. */
 static __always_inline void settle_reason(struct thread *thread, const struct task_struct *waker)
 {
 	if (thread->off_reason != REASON_OTHER || !(thread->waits_for & WAITS_IN_FILE_CALL))

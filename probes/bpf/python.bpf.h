@@ -27,7 +27,7 @@ static __always_inline __u64 thread_pointer(void)
 #endif
 }
 
-/* Whether CPython has this thread record for the running thread. */
+/* Returns true if CPython has this thread record for the running thread. */
 static __always_inline bool is_python_thread(const struct python_layout *layout, __u64 thread)
 {
 	return thread && user_word(thread + layout->thread_id) == thread_pointer();

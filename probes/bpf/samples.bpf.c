@@ -19,7 +19,7 @@ MAP(sample_scratch, PERCPU_ARRAY, 0, 1, __u32, struct sample);
 /* The period of the CPU's last sample by timers. */
 MAP(sample_period, PERCPU_ARRAY, 0, 1, __u32, __u64);
 
-/* Whether the thread runs outside its traced calls, as its account has it. */
+/* Returns true if the thread runs outside its traced calls, according to its account. */
 static __noinline bool is_host_code(struct task_struct *task, __u32 proc_id)
 {
 	struct thread *thread = stored_thread(task);
@@ -127,7 +127,7 @@ int sample_code(struct bpf_perf_event_data *ctx)
 
 #define SAMPLE_NS (1000000000ULL / SAMPLES_PER_SECOND)
 
-/* Whether this is the CPU's first timer in a period. */
+/* Returns true if this is the CPU's first timer in a period. */
 static __always_inline bool begins_period(void)
 {
 	__u64 period = bpf_ktime_get_ns() / SAMPLE_NS;

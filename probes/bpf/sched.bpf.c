@@ -14,15 +14,16 @@
 #define SYSCALL_SCHED_YIELD 124
 #endif
 
-/* Whether the running thread gives its CPU away, and could go on. */
+/* Returns true if the running thread gives its CPU away, and could go on. */
 static __always_inline bool yields(struct task_struct *task, bool preempt)
 {
 	return !preempt && !task->__state &&
 	       syscall_number((struct pt_regs *)bpf_task_pt_regs(task)) == SYSCALL_SCHED_YIELD;
 }
 
-/* Whether the running thread, between its calls, leaves its CPU to a thread of the same process that launches, too, and that it woke just
- * now: it handed its work over, as PyTorch's main thread and autograd's do to each other, and waits for what the other does. */
+/* Returns true if the running thread, between its calls, leaves its CPU to a thread of the same process that launches,
+ * too, and that it woke just now: it handed its work over, as PyTorch's main thread and autograd's do to each other,
+ * and waits for what the other does. */
 static __noinline bool hands_over(const struct thread *thread, struct task_struct *task, __u64 now,
 				  struct task_struct *next)
 {
@@ -104,7 +105,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING,
 			    now > thread->account_since_ns ? now : thread->account_since_ns);
-	/* Of the CPU that it leaves: a thread may have run there before it was tracked. */
+	/* The node is that of the CPU that it leaves: a thread may have run there before it was tracked. */
 	thread->node = bpf_get_numa_node_id() + 1;
 	thread->run_delay_ns = run_delay_of(task);
 	thread->off_since_ns = now;
@@ -204,7 +205,7 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 	return 0;
 }
 
-/* Of the CPU that the thread just got. */
+/* Stores the NUMA node of the CPU that the thread just got, and counts a dispatcher's change of node. */
 VERIFIED_ONCE int note_node(struct thread *thread)
 {
 	__u32 last, node = bpf_get_numa_node_id() + 1;

@@ -17,9 +17,9 @@ static __always_inline struct return_instance *newest_pending(struct task_struct
 	return probed ? probed->return_instances : 0;
 }
 
-/* Whether the call that began at `open` may still return, when another begins above it. On x86-64 it may while its
- * return address is the kernel's trampoline, which later calls overwrite after an unwind. On arm64, where the address is
- * in a register first, the distance decides. */
+/* Returns true if the call that began at `open` may still return, when another begins above it. On x86-64 it may while
+ * its return address is the kernel's trampoline, which later calls overwrite after an unwind. On arm64, where the
+ * address is in a register first, the distance decides. */
 static __noinline bool may_return(__u64 open, __u64 stack)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -34,7 +34,7 @@ static __noinline bool may_return(__u64 open, __u64 stack)
 #endif
 }
 
-/* Whether a call that begins at `stack` is on another stack than an open one. */
+/* Returns true if a call that begins at `stack` is on another stack than an open one. */
 VERIFIED_ONCE int is_on_other_stack(struct thread *thread, __u64 stack)
 {
 	struct return_instance *pending = newest_pending(bpf_get_current_task_btf());

@@ -9,13 +9,13 @@ static __always_inline __u64 run_delay_of(struct task_struct *task)
 	return bpf_core_field_exists(task->sched_info.run_delay) ? task->sched_info.run_delay : 0;
 }
 
-/* Whether the account was open when the interval began; a new dispatcher's opens later. */
+/* Returns true if the account was open when the interval began; a new dispatcher's opens later. */
 static __always_inline bool is_in_account(const struct thread *thread, __u64 since)
 {
 	return thread->account_since_ns && thread->account_since_ns <= since;
 }
 
-/* As `charge` of sched.bpf.c, which may interrupt this, for a part of the interval that began at `since`. */
+/* Charges a part of the interval that began at `since`, like `charge` of sched.bpf.c, which may interrupt this. */
 VERIFIED_ONCE int charge_unseen(struct thread *thread, __u32 reason, __u64 since, __u64 ns)
 {
 	if (!thread || !ns || reason >= REASONS)

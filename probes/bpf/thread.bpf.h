@@ -182,7 +182,7 @@ static __always_inline bool is_launch_class(__u32 op)
 	return op_info[op & (MAX_OPS - 1)].phase == PHASE_LAUNCH;
 }
 
-/* Whether the call's return probes were detached since it began. */
+/* Returns true if the call's return probes were detached since it began. */
 static __always_inline bool is_truncated(const struct frame *frame)
 {
 	return closed_links[frame->link & (MAX_LINKS - 1)] == LINK_CLOSED;

@@ -7,7 +7,7 @@
 /* Waits that are worth an entry for their system call. */
 #define LONG_NS 1000000ULL
 
-/* Whether an idle thread waits like this: for work, a message or a time. */
+/* Returns true if an idle thread waits like this: for work, a message or a time. */
 static __always_inline bool is_idle(__u32 reason, __u64 ns)
 {
 	return (reason == REASON_FUTEX && ns > BRIEF_NS) || reason == REASON_POLL || reason == REASON_NET ||

@@ -38,8 +38,9 @@
 #define MUTEX_OWNER 8
 #define MAX_TID (1 << 22)
 
-/* Whether a thread that blocks in futex wants a mutex of the C library that a thread owns. Its condition variables and semaphores wait by
- * another command, and what others wait for with the same value has no owner. */
+/* Returns true if a thread that blocks in futex wants a mutex of the C library that a thread owns. The library's
+ * condition variables and semaphores wait by another command, and a futex that others wait for with the same value has
+ * no owner. */
 static __always_inline bool wants_mutex(const struct pt_regs *regs)
 {
 	__u32 command = second_argument(regs) & FUTEX_COMMAND, owner = 0;
@@ -72,7 +73,7 @@ static __always_inline __u64 polls_until(const struct pt_regs *regs, __u64 now)
 	return until > now && until - now <= POLL_NS ? until : 0;
 }
 
-/* What the running task waits for in futex: a lock only where that is known. */
+/* Notes the wait of the running task in futex: as one for a lock only where that is known. */
 static __noinline void note_futex(struct thread *thread, struct task_struct *task, __u64 now)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -121,7 +122,8 @@ static __always_inline __u32 descriptor_reason(struct thread *thread, struct tas
 	}
 }
 
-/* Whether a blocking task is in its cgroup's freezer. `frozen` alone is also set while a task waits for its vfork child. */
+/* Returns true if a blocking task is in its cgroup's freezer. `frozen` alone is also set while a task waits for its
+ * vfork child. */
 static __always_inline bool is_frozen(struct task_struct *task)
 {
 	if (task->__state & TASK_FROZEN)
@@ -130,8 +132,8 @@ static __always_inline bool is_frozen(struct task_struct *task)
 	       BPF_CORE_READ_BITFIELD(task, frozen);
 }
 
-/* Whether a task may wait for a page that had been in memory: the kernel says so of pages that had to go, and one with pages in swap may
- * wait for one of those. */
+/* Returns true if a task may wait for a page that had been in memory: the kernel says so of pages that had to go, and a
+ * task with pages in swap may wait for one of those. */
 static __noinline bool may_be_short_of_memory(struct task_struct *task)
 {
 	struct mm_struct___old *old = (void *)task->mm;

@@ -214,8 +214,8 @@ impl State {
 
     /// Returns true if a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
     /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is preempted there
-    /// delays nothing that can be measured. In other phases it is time without a CPU, or blocked on a held lock, the program's or the kernel's,
-    /// a disk or a page. Waits for another thread's work are not lost: the thread is idle, whatever the other does.
+    /// delays nothing that can be measured. In other phases the lost time is that without a CPU, or blocked on a held lock, the program's or
+    /// the kernel's, a disk or a page. Waits for another thread's work are not lost: the thread is idle, whatever the other does.
     pub const fn is_lost_in(self, phase: Phase) -> bool {
         let Self::Off(reason) = self else { return false };
         match reason {
