@@ -28,7 +28,7 @@ pub(crate) enum AttachError {
     Refused {
         /// Number of probes.
         sites: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// The program was not loaded.
@@ -40,7 +40,7 @@ pub(crate) enum AttachError {
 #[derive(Debug)]
 pub(crate) struct FileLinks {
     _others: Vec<Link>,
-    /// Those that a process may have to do without.
+    /// A process may have to do without these probes.
     removable: [Removable; GROUPS],
 }
 
@@ -93,7 +93,7 @@ impl CallProbes {
         self.groups.detach_retired(now, &mut self.link_states)
     }
 
-    /// Whether probes can be attached to single processes; perf events would be tied to single threads.
+    /// Returns true if probes can be attached to single processes; perf events would be tied to single threads.
     pub(crate) fn is_per_process(&self) -> bool {
         self.programs.mode != AttachMode::Perf
     }

@@ -105,7 +105,7 @@ fn file_offset(function: extern "C" fn(usize) -> i32) -> Result<u64, Calibration
 /// Duration of a call after other work, in nanoseconds.
 fn call_after_work(function: extern "C" fn(usize) -> i32, working_set: &[u8]) -> f64 {
     let function = black_box(function);
-    // What is searched is not there.
+    // The searched byte is not there: the whole set is read.
     black_box(working_set.contains(&0));
     let began = Instant::now();
     black_box(function(black_box(KERNEL)));
@@ -138,7 +138,7 @@ fn fastest(burst: impl Fn() -> f64, pause: impl Fn()) -> Option<f64> {
     least
 }
 
-/// What calls of a function cost more than those without a probe.
+/// Returns how much more a call of a function costs than one without a probe.
 fn cost(
     function: extern "C" fn(usize) -> i32,
     working_set: &[u8],

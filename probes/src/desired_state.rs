@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 /// The desired state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DesiredState {
-    /// Whether probes are attached.
+    /// True while probes are attached.
     pub(crate) enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub(crate) budget: Option<f64>,
-    /// The same while all calls are counted that can be, and nothing else is observed of them.
+    /// Call probes may take this share while calls that can be are only counted.
     pub(crate) counting_limit: f64,
 }
 

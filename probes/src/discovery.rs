@@ -31,7 +31,7 @@ const PROCESSES_AT_ONCE: usize = 64;
 /// The state of discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiscoveryStatus {
-    /// Whether mappings are seen as events, not by scans alone.
+    /// True if mappings are seen as events, not by scans alone.
     pub watching: bool,
     /// Events of mappings by other processes.
     pub events: u64,
@@ -73,7 +73,7 @@ impl<A: Attach, F: FnMut(&Registry<A>, DiscoveryStatus)> BackgroundTasks<A> for 
 pub struct Tick {
     /// When the next tick is due.
     pub again: Option<Instant>,
-    /// Whether discovery pauses. It scans again when resumed.
+    /// True while discovery pauses. It scans again when resumed.
     pub paused: bool,
 }
 
@@ -91,7 +91,7 @@ impl Default for Discovery {
     }
 }
 
-/// What this thread has had of CPUs.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -177,7 +177,7 @@ pub fn read_library(file: &File) -> Result<LibraryImage, ElfError> {
     read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)], Stubs::Probed)
 }
 
-/// As [`read_library`], for a file that may have the CUDA runtime linked in: what only hands calls to a library is left out.
+/// Finds functions like [`read_library`] in a file that may have the CUDA runtime linked in, without those that only hand calls to a library.
 ///
 /// # Errors
 /// When the file is not ELF64 for this machine, is malformed, or cannot be read.
@@ -185,8 +185,8 @@ pub fn read_program(file: &File) -> Result<LibraryImage, ElfError> {
     read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)], Stubs::LeftOut)
 }
 
-/// As [`read_program`], but only local functions and smaller files: any module may have the CUDA runtime linked in, so a
-/// host has many to search.
+/// Finds functions like [`read_program`], but only local ones and in smaller files: any module may have the CUDA runtime
+/// linked in, so a host has many to search.
 ///
 /// # Errors
 /// When the file is not ELF64 for this machine, is malformed, or cannot be read.
@@ -203,7 +203,7 @@ pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
     Ok(LibraryImage::default())
 }
 
-/// Whether a section contains these bytes.
+/// Returns true if a section contains these bytes.
 fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<bool, ElfError> {
     let size = section.sh_size.get(LE);
     let mut done = 0;
@@ -227,7 +227,7 @@ fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<boo
     Ok(false)
 }
 
-/// What becomes of functions that only hand their calls to a pointer.
+/// Functions that only hand their calls to a pointer are probed or left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stubs {
     /// NVIDIA's driver exports such.

@@ -41,9 +41,9 @@ pub struct Hazard {
     pub name: &'static str,
     /// Severity.
     pub severity: HazardSeverity,
-    /// What can happen.
+    /// Possible harm.
     pub harm: &'static str,
-    /// What to do.
+    /// Action to take.
     pub remedy: &'static str,
     /// First affected version and the version with the fix, if any.
     ranges: &'static [(Version, Option<Version>)],
@@ -158,7 +158,7 @@ pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     hazards_on(std::env::consts::ARCH, version)
 }
 
-/// Whether a probed call of this process could kill it: its seccomp filter may not allow the system call of return probes.
+/// Returns true if a probed call of this process could kill it: its seccomp filter may not allow the system call of return probes.
 pub(crate) fn filtered_returns_kill() -> bool {
     let is_filtered = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

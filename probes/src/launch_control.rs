@@ -27,12 +27,12 @@ use crate::registry::{Registry, Removed};
 
 /// Length of a window: what a process may take over its budget before less is observed.
 const WINDOW: Duration = Duration::from_millis(500);
-/// What hits may take in a window before calls are only counted, as a multiple of the budget: windows differ in length.
+/// Hits may take this multiple of the budget in a window before calls are only counted: windows differ in length.
 const QUOTA: f64 = 1.1;
 /// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(20);
 
-/// Whether calls are observed now.
+/// Observation of a process's calls: active or paused.
 #[derive(Debug, Clone, Copy)]
 enum Presence {
     /// Observed since then, when so many launches had been made; without an end permanently.
@@ -58,7 +58,7 @@ struct Caller {
     slices: Slices,
     /// Odd while paused.
     turn: u32,
-    /// Whether the driver's probes replace the runtime's.
+    /// True while the driver's probes replace the runtime's.
     driver_only: bool,
     /// Observed time of this window, up to the last pause.
     observed: Duration,

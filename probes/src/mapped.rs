@@ -45,7 +45,7 @@ pub struct Mapping {
     pub inode: u64,
     /// Path as the process sees it, without the kernel's ` (deleted)`.
     pub path: PathBuf,
-    /// Whether the file was deleted.
+    /// True if the file was deleted.
     pub deleted: bool,
 }
 
@@ -119,7 +119,7 @@ pub struct Located {
 }
 
 impl Located {
-    /// What `stat` says of the file.
+    /// Returns the metadata that `stat` reports for the file.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -192,8 +192,8 @@ pub fn open_mapped(tgid: Tgid, mapping: &Mapping) -> Result<File, MappedError> {
     locate_mapped(tgid, mapping)?.open()
 }
 
-/// Whether a process has memory that a file could be mapped in. One that has ended, and waits for its parent, has none; nor has a
-/// first thread that ended before the others, which go on.
+/// Returns true if a process has memory that a file could be mapped in. A process that has ended, and waits for its parent, has
+/// none; nor has a first thread that ended before the others, which go on.
 pub(crate) fn has_memory(tgid: Tgid) -> bool {
     let threads = || fs::read_dir(format!("/proc/{tgid}/task")).map_or(0, Iterator::count);
     !fs::read_link(format!("/proc/{tgid}/exe")).is_err_and(|error| is_gone(&error)) || threads() > 1

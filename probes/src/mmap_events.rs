@@ -41,7 +41,7 @@ pub enum MmapEventsError {
         cpu: u32,
         /// Requested size.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// There is no CPU to watch.
@@ -66,7 +66,7 @@ pub struct MmapEvent {
     pub inode: u64,
     /// Path of the file, without the kernel's ` (deleted)`.
     pub path: PathBuf,
-    /// Whether the file was deleted.
+    /// True if the file was deleted.
     pub deleted: bool,
     /// Monotonic time.
     pub at: Nanos,

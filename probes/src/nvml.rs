@@ -31,17 +31,17 @@ pub enum OpenError {
     /// No library, so no driver.
     #[error("{library} cannot be loaded: {reason}")]
     Absent {
-        /// What was to be loaded.
+        /// The library that was to be loaded.
         library: String,
-        /// What the loader says.
+        /// Message of the loader.
         reason: String,
     },
     /// The library does not work.
     #[error("{library} does not work: {reason}; nvidia-smi may say more")]
     Broken {
-        /// What was loaded.
+        /// The library that was loaded.
         library: String,
-        /// What it says.
+        /// Message of the library.
         reason: String,
     },
 }
@@ -178,7 +178,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether any value is reported.
+    /// Returns true if any value is reported.
     pub const fn answers(&self) -> bool {
         self.memory.is_some()
             || self.temperature.is_some()
@@ -214,7 +214,7 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the host has no GPU.
+    /// Returns true if the host has no GPU.
     pub const fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }

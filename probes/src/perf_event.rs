@@ -38,7 +38,7 @@ const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 impl EventAttr {
-    /// Of a software event, with nothing set.
+    /// Returns the attributes of a software event, with nothing set.
     pub(crate) fn software() -> Self {
         Self { kind: PERF_TYPE_SOFTWARE, size: size_of::<Self>() as u32, ..Self::default() }
     }

@@ -50,7 +50,7 @@ pub enum StartError {
 /// The state of all probes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// Whether probes are enabled; when disabled, nothing is observed.
+    /// True while probes are enabled; when disabled, nothing is observed.
     pub enabled: bool,
     /// The least share of the time for which launches of any process are observed.
     pub duty_ratio: f64,
@@ -66,7 +66,7 @@ pub struct Status {
     pub mode: AttachMode,
     /// The host-wide programs.
     pub programs: Vec<ProgramStatus>,
-    /// Whether threads get records.
+    /// Availability of thread records.
     pub thread_records: ThreadRecords,
     /// Reported libraries.
     pub libraries: Vec<LibraryStatus>,
@@ -77,7 +77,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether the libraries in use at start have been attached to.
+    /// Returns true once the libraries in use at start have been attached to.
     pub fn is_ready(&self) -> bool {
         self.discovery.scans > 0
     }

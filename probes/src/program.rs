@@ -72,7 +72,7 @@ pub struct Options {
     pub samples_by_timers: bool,
     /// Measure the cost of a call probe hit at start. Takes about 150 ms.
     pub calibrate: bool,
-    /// What a timed hit and one that is left at entry are taken to cost, in place of a measurement: for tests.
+    /// A timed hit and one that is left at entry are taken to cost this, in place of a measurement: for tests.
     pub hit_cost: Option<(Nanos, Nanos)>,
     /// Called after loading and before the attacher thread starts, to drop privileges. The thread needs those of
     /// [`AttachMode::privileges`].
@@ -97,9 +97,9 @@ pub enum LoadError {
     /// libbpf or the kernel refused.
     #[error("eBPF programs could not be {step}: {source}; {detail}")]
     Refused {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What libbpf said.
+        /// The error of libbpf.
         source: libbpf_rs::Error,
         /// The last lines of libbpf's own log.
         detail: String,
@@ -116,7 +116,7 @@ pub(crate) struct Programs {
     links: Mutex<Vec<Link>>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
-    /// Whether events can be recorded.
+    /// Support for recording events.
     pub(crate) recorder_support: RecorderSupport,
     tracepoints: Tracepoints,
     /// Programs that are not loaded.
@@ -174,7 +174,7 @@ impl Programs {
         Ok(Self { links, object, mode, recorder_support, tracepoints, refused, statuses })
     }
 
-    /// Whether the kernel has this tracepoint.
+    /// Returns true if the kernel has this tracepoint.
     pub(crate) fn has_tracepoint(&self, name: &str) -> bool {
         self.tracepoints.has(name)
     }
@@ -249,17 +249,17 @@ impl Programs {
     }
 }
 
-/// What the running kernel has.
+/// Facts about the running kernel.
 struct Kernel {
     tracepoints: Tracepoints,
-    /// Whether no record can be in task storage.
+    /// True if no record can be in task storage.
     hashes_threads: bool,
     /// The program that samples stacks.
     sampler: &'static str,
 }
 
 impl Kernel {
-    /// Of the programs that sample stacks one is loaded, if this kernel has what it is attached to.
+    /// Returns true if this program is to be loaded: of those that sample stacks only one, if this kernel has what it is attached to.
     fn loads(&self, program: &str) -> bool {
         match program {
             samples::BY_EVENTS => self.sampler == program,
@@ -305,7 +305,7 @@ fn load_with_recorder(
     Ok((loaded, support))
 }
 
-/// Whether libbpf's log blames a program, not a map.
+/// Returns true if libbpf's log blames a program, not a map.
 fn program_was_refused() -> bool {
     is_in_log("prog '")
 }
@@ -328,12 +328,12 @@ fn load_best(options: Options, mode: AttachMode, kernel: &Kernel) -> Result<Load
     }
 }
 
-/// Whether libbpf's log blames one of the call programs.
+/// Returns true if libbpf's log blames one of the call programs.
 fn call_was_refused() -> bool {
     is_in_log("prog 'call_")
 }
 
-/// Whether libbpf's log says that a program with this name failed to load.
+/// Returns true if libbpf's log says that a program with this name failed to load.
 fn is_in_log(program: &str) -> bool {
     let is_it = |line: &String| line.contains(program) && line.contains("failed to load");
     LOAD_LOG.lock().iter().any(is_it)

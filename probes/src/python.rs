@@ -89,7 +89,7 @@ pub struct Python {
 }
 
 impl PythonError {
-    /// Whether the process has ended, or is about to.
+    /// Returns true if the process has ended, or is about to.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Mapped(MappedError::Gone(..)) | Self::Memory(Errno::ESRCH))
     }
@@ -218,7 +218,7 @@ fn named_python<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<&'a Mapp
     files
 }
 
-/// Whether the file is named like CPython's: `python3.11`, `libpython3.12.so.1.0`.
+/// Returns true if the file is named like CPython's: `python3.11`, `libpython3.12.so.1.0`.
 fn is_python(mapping: &Mapping) -> bool {
     let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
@@ -239,7 +239,7 @@ fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result
     Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
 }
 
-/// Whether a thread in this list is valid. The newest may have no id yet, and ended ones are freed.
+/// Returns true if a thread in this list is valid. The newest may have no id yet, and ended ones are freed.
 fn has_thread(
     memory: &Memory,
     layout: &PythonLayout,

@@ -281,7 +281,7 @@ impl Reader {
         Ok(Snapshot { taken_at, processes, counters, maps })
     }
 
-    /// Whether there are accounts of any process.
+    /// Returns true if there are accounts of any process.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -419,7 +419,7 @@ impl Reader {
         Ok(values.map(u64::from_ne_bytes).sum())
     }
 
-    /// What calls came to.
+    /// Returns the totals of calls.
     pub(crate) fn call_totals(&self) -> Result<CallTotals, ReadError> {
         // In this order: what is lost is hit before.
         let without_record = self.total(SelfCounter::NoRecord)?;

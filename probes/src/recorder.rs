@@ -46,7 +46,7 @@ impl RingSize {
     }
 }
 
-/// Whether the loaded programs can record.
+/// Ability of the loaded programs to record.
 #[derive(Debug, Clone)]
 pub(crate) enum RecorderSupport {
     /// Not requested.
@@ -82,8 +82,8 @@ impl RecorderError {
     }
 }
 
-/// What is recorded, besides process starts and ends, disk requests, reclaim, retransmissions and OOM kills, which always
-/// are.
+/// Selection of recorded events. Process starts and ends, disk requests, reclaim, retransmissions and OOM kills are always
+/// recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderSettings {
     /// Traced calls that take at least this long.
@@ -139,7 +139,7 @@ pub struct Drained {
     pub events: u64,
     /// Overwritten before they were read, or dropped by the program because their slot was in use.
     pub lost: u64,
-    /// Of an unknown kind.
+    /// Events of an unknown kind.
     pub unknown: u64,
 }
 

@@ -237,7 +237,7 @@ impl<A: Attach> Registry<A> {
         Ok(if self.limits.single_steps { image } else { image.without_single_steps() })
     }
 
-    /// Whether a file of this owner may get probes: no user can use up the limit.
+    /// Returns true if a file of this owner may get probes: no user can use up the limit.
     fn is_below_limit(&self, owner: u32) -> bool {
         let of_owner =
             self.files.values().filter(|attached| attached.version.owner == owner).count();

@@ -93,7 +93,7 @@ struct Parts {
     samples: MapHandle,
 }
 
-/// What runs the program.
+/// Trigger of the program.
 #[derive(Debug)]
 enum Source {
     /// One on each CPU, with the program.
@@ -167,7 +167,7 @@ impl Sampler {
         Self { status: ProgramStatus { program, verdict }, parts, chosen: Mutex::default() }
     }
 
-    /// What became of the program. It counts as attached while it waits for threads to sample.
+    /// Returns the status of the program. It counts as attached while it waits for threads to sample.
     pub(crate) fn status(&self) -> ProgramStatus {
         self.status.clone()
     }
@@ -191,7 +191,7 @@ impl Sampler {
         outcome
     }
 
-    /// Whether any thread is sampled.
+    /// Returns true while any thread is sampled.
     pub fn is_on(&self) -> bool {
         !self.chosen.lock().is_empty()
     }

@@ -33,7 +33,7 @@ impl StopSignal {
         let _ = self.wake.write(1);
     }
 
-    /// Whether it was raised.
+    /// Returns true once the signal has been raised.
     pub fn is_stopped(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }

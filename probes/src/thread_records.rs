@@ -1,4 +1,4 @@
-//! Whether threads get the records without which none of their calls is counted.
+//! Threads need records: without one, none of a thread's calls is counted.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// Shorter intervals are not evaluated.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether threads got their records when they last made calls.
+/// Threads got their records, or did not, when they last made calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThreadRecords {
     /// All did, or none made a call yet.

@@ -81,7 +81,7 @@ pub(crate) fn cuda_library(build_id: &[u8]) -> Vec<u8> {
     library(&functions, &[0x55; 64], build_id)
 }
 
-/// The same functions, which start with an instruction that the kernel single-steps.
+/// The library has the functions of [`cuda_library`]; they start with an instruction that the kernel single-steps.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn stepped_library() -> Vec<u8> {
     let functions = [function("cudaMalloc", 0), function("cudaFree", 16)];

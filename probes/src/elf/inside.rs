@@ -59,7 +59,7 @@ pub(super) fn remove(
     Ok(removed.map(|function| function.symbol).collect())
 }
 
-/// Whether an instruction of the function at `start` spans `address`.
+/// Returns true if an instruction of the function at `start` spans `address`.
 fn is_in_instruction(
     source: &Source<'_>,
     segments: &[ProgramHeader64<LE>],

@@ -18,8 +18,8 @@ pub(super) fn examined(size: u64) -> Option<u64> {
     }
 }
 
-/// Whether the function with this code jumps to a pointer, or calls it last and returns what that returns. Of a function of
-/// unknown size only what comes before its first end counts.
+/// Returns true if the function with this code jumps to a pointer, or calls it last and returns what that returns. If the
+/// size of the function is unknown, only code before its first end counts.
 pub(super) fn is_stub(code: &[u8], has_size: bool) -> bool {
     #[cfg(target_arch = "x86_64")]
     return x86_64::is_stub(code, has_size);
@@ -77,7 +77,7 @@ mod x86_64 {
         false
     }
 
-    /// Of a general register of 64 or 32 bits.
+    /// Returns the number of a general register of 64 or 32 bits.
     fn number(register: Register) -> Option<usize> {
         let of = |first: Register| (register as usize).checked_sub(first as usize);
         [Register::RAX, Register::EAX].into_iter().filter_map(of).find(|number| *number < 16)
@@ -132,7 +132,7 @@ mod aarch64 {
                     has_called = false;
                     pointers.set(0, true);
                 }
-                // What restores registers: ldp and ldr from the stack; add to the stack pointer; autiasp
+                // These restore registers: ldp and ldr from the stack; add to the stack pointer; autiasp
                 _ if is(0xfe40_03e0, 0xa840_03e0)
                     || is(0xffe0_07e0, 0xf840_07e0)
                     || is(0xffc0_03e0, 0xf940_03e0)
@@ -258,7 +258,7 @@ mod tests {
     fn a_branch_to_a_pointer_is_a_stub_on_arm() {
         let (adrp, ldr, cbz, br) = (0xb000_0a90, 0xf945_c210, 0xb400_0050, 0xd61f_0200);
         assert!(aarch64::is_stub(&words(&[adrp, ldr, cbz, br]), false));
-        // The same with another function's code before it.
+        // Another function's code comes before the same stub.
         let ret = 0xd65f_03c0;
         assert!(!aarch64::is_stub(&words(&[ret, adrp, ldr, cbz, br]), false));
         // blr x16; ldp x29,x30,[sp],#16; ret

@@ -42,7 +42,7 @@ fn search(
     limit: u64,
 ) -> Result<HashMap<u64, TracedName>, ElfError> {
     let mut search = Search { names: HashMap::new(), lookups: 0, limit };
-    // Of a string longer than any name only the end matters.
+    // Only the end matters of a string that is longer than any name.
     source.strings((offset, size), (PIECE, LONGEST), |string, at| search.string(string, at))?;
     Ok(search.names)
 }

@@ -51,7 +51,7 @@ pub struct SymbolTables {
     pub file: File,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it has lines.
+    /// True if it has lines.
     pub has_lines: bool,
 }
 

@@ -23,7 +23,7 @@ const TRIED: u32 = 60;
 const DECAY: f64 = 0.84;
 /// Part of the budget for attaching and detaching probes.
 const CHANGE_SHARE: f64 = 0.2;
-/// What was spent over the budget is saved in about this time, in seconds, and no more than the budget of as long.
+/// Overspending is saved again over about this many seconds, and counts up to the budget of that time.
 const REPAID_IN: f64 = 8.0;
 /// Most of the budget that is saved: what remains is observed for long enough to say something of the rest.
 const MOST_SAVED: f64 = 0.7;
@@ -47,7 +47,7 @@ pub(crate) struct Limits {
     pub(crate) counting: f64,
 }
 
-/// What the busiest thread of a process did in a window.
+/// Activity of a process's busiest thread in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Length of the window.
@@ -149,7 +149,7 @@ pub(crate) struct CallBudget {
     relief_windows: u32,
     /// Windows since more was observed again.
     tried: u32,
-    /// What was spent over the budget and is not saved yet, in seconds.
+    /// Seconds spent over the budget, not saved yet.
     overspent: f64,
 }
 
@@ -172,12 +172,12 @@ impl CallBudget {
         self.rung
     }
 
-    /// Whether the driver's probes see every runtime launch.
+    /// Returns true if the driver's probes see every runtime launch.
     pub(crate) const fn nests(&self) -> bool {
         self.rates.nests
     }
 
-    /// Whether it makes so many asynchronous calls that it is worthwhile to change their probes for each slice.
+    /// Returns true if the process makes so many asynchronous calls that it is worthwhile to change their probes for each slice.
     pub(crate) fn makes_asyncs(&self) -> bool {
         self.rates.asyncs > self.rates.launches * FEW
     }
@@ -228,7 +228,7 @@ impl CallBudget {
         self.rung
     }
 
-    /// What remains of the budget, as a share of the time in which calls are observed.
+    /// Returns the rung at which calls are observed for the share of the time that the rest of the budget allows.
     fn part_time(&self, cost: HitCost, limits: Limits) -> Rung {
         let waits = self.rates.waits_load(cost);
         let available = limits.budget * (1.0 - CHANGE_SHARE) - waits;
@@ -318,13 +318,13 @@ impl CallBudget {
 }
 
 impl Limits {
-    /// As they are, or without a limit for counting where the probes of a process cannot be removed: one that is attached and ignored
-    /// costs two thirds of one that counts.
+    /// Returns these limits, without the one for counting where the probes of a process cannot be removed: a probe that is attached
+    /// and ignored costs two thirds of one that counts.
     pub(crate) fn where_probes_go(self, go: bool) -> Self {
         Self { counting: if go { self.counting } else { f64::INFINITY }, ..self }
     }
 
-    /// What probes may take at a rung.
+    /// Returns the share that probes may take at a rung.
     fn of(self, rung: Rung) -> f64 {
         if rung == Rung::AsyncsSampled { self.counting.max(self.budget) } else { self.budget }
     }

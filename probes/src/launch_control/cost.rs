@@ -1,5 +1,5 @@
-//! What a hit of a call probe costs a thread. The daemon measures it with its own calls, in a tight loop and after other work; what
-//! it is in a program lies between the two or beyond, by how long the kernel's program takes there to find the thread's record.
+//! Cost of a call-probe hit to a thread. The daemon measures it with its own calls, in a tight loop and after other work; in a
+//! program it lies between the two or beyond, by how long the kernel's program takes there to find the thread's record.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::record::LoadRecord;
@@ -21,7 +21,7 @@ pub(crate) struct HitCost {
     pub(crate) timed: Nanos,
     /// A call that the program leaves at entry.
     pub(crate) counted: Nanos,
-    /// What either costs in addition where the kernel single-steps the first instruction.
+    /// Either costs so much more where the kernel single-steps the first instruction.
     pub(crate) stepped: Nanos,
 }
 
@@ -41,13 +41,13 @@ impl Default for HitCosts {
 }
 
 impl HitCosts {
-    /// The same costs everywhere.
+    /// Returns costs that are the same everywhere.
     pub(crate) const fn of((timed, counted): (Nanos, Nanos)) -> Self {
         let cost = HitCost { timed, counted, stepped: TYPICAL.stepped };
         Self { warm: cost, cold: cost, lookups: None }
     }
 
-    /// What a hit costs where the caches are so cold: 0 as in a tight loop, 1 as after other work.
+    /// Returns the cost of a hit where the caches are so cold: 0 as in a tight loop, 1 as after other work.
     fn at(&self, coldness: f64) -> HitCost {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
         let between = |cost: fn(&HitCost) -> Nanos| {
@@ -61,7 +61,7 @@ impl HitCosts {
         }
     }
 
-    /// What hits took of a thread to which the programs charged their costs in a tight loop.
+    /// Returns the time that hits took of a thread to which the programs charged their costs in a tight loop.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     pub(crate) fn spent(&self, charged_ns: u32, cost: HitCost) -> u32 {
         (f64::from(charged_ns) * cost.counted.0 as f64 / self.warm.counted.0.max(1) as f64) as u32
@@ -91,7 +91,7 @@ impl Coldness {
         self.cost(costs)
     }
 
-    /// What a hit costs in the program.
+    /// Returns the cost of a hit in the program.
     pub(crate) fn cost(self, costs: &HitCosts) -> HitCost {
         costs.at(self.0.unwrap_or(1.0))
     }
@@ -107,7 +107,7 @@ mod tests {
         lookups: Some((200.0, 400.0)),
     };
 
-    /// What a hit costs after windows in which lookups took so long.
+    /// Returns the cost of a counted hit after windows in which lookups took so long.
     fn counted(costs: &HitCosts, lookups: &[u32]) -> u64 {
         let mut coldness = Coldness::default();
         for &ns in lookups {

@@ -52,7 +52,7 @@ pub(crate) fn next(
 ) -> (Duration, Duration) {
     let slice = mean(share, change, processes) * (0.5 + random.next());
     let mean = mean(share, change, processes) * (1.0 - share) / share;
-    // What happens in a program happens at any time of a pause.
+    // Events in a program fall at any time of a pause.
     let pause = mean * (-random.next().ln()).min(LONGEST);
     (Duration::from_secs_f64(slice), Duration::from_secs_f64(pause))
 }
@@ -91,7 +91,7 @@ impl Slices {
         let variance = self.0.iter().map(off).sum::<f64>() * count / (count - 1.0);
         let by_chance = 2.0 * (variance * (1.0 - share)).sqrt() / launches;
         let more = (1.0 - share) * taken / (1.0 - taken.min(0.9)) / 2.0;
-        // What was rarer than one slice was not seen.
+        // Launches that are rarer than one slice were not seen.
         let (per_second, error) = (seen * (1.0 + more), by_chance + more + 1.0 / count);
         (error <= MOST_ERROR).then_some(RateEstimate { per_second, error })
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of programs with phases, whatever their length, the truth is nearly always within the error that is said.
+        /// In programs with phases, whatever their length, the truth is nearly always within the stated error.
         #[test]
         fn time_is_observed_in_its_share_and_the_error_holds(
             share in 0.03f64..0.9, seed in any::<u64>(), period in 0.02f64..2.0, duty in 0.1f64..1.0,

@@ -22,7 +22,7 @@ struct State {
     /// The last pause that ended: a process may have ended in it, and a snapshot may be of a time in it.
     ended_pause: (Nanos, Nanos),
     rate: Option<RateEstimate>,
-    /// Whether the process has ended; nothing changes any more.
+    /// True once the process has ended; nothing changes any more.
     ended: bool,
 }
 
@@ -141,7 +141,7 @@ mod tests {
         states.resume(id, Nanos(12 * SECOND));
         states.resume(id, Nanos(15 * SECOND));
         assert_eq!(at(14), (10, 3));
-        // As of before the pause ended, and as of before it began.
+        // The first is as of before the pause ended, the second as of before it began.
         assert_eq!((at(11), at(8)), ((8, 2), (7, 0)));
         states.pause(id, Nanos(20 * SECOND), None);
         states.set_rung(id, Rung::PartTime(0.25));

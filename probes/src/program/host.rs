@@ -50,7 +50,7 @@ pub(super) fn unsupported(tracepoints: &Tracepoints) -> Vec<ProgramStatus> {
     HOST_PROGRAMS.iter().filter_map(lacks).collect()
 }
 
-/// Whether a better program replaces this one.
+/// Returns true if a better program replaces this one.
 pub(super) fn is_replaced(program: &str, tracepoints: &Tracepoints) -> bool {
     program == ISSUES && tracepoints.has("block_io_start")
 }

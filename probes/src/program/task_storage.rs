@@ -1,7 +1,7 @@
-//! Whether the kernel gives tasks storage whenever a program asks.
+//! Some kernels do not give tasks storage whenever a program asks.
 //!
-//! Where it does not always, but finds what a task has, programs use a map for the threads that were refused. Where it does not
-//! find it either, or never gives any, all threads are in that map.
+//! Where a kernel does not always give it, but finds the storage that a task has, programs use a map for the threads that were
+//! refused. Where it does not find it either, or never gives any, all threads are in that map.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use libbpf_rs::btf::types::Func;
 /// e8b02296a6b8 ("bpf: Avoid taking spinlock in bpf_task_storage_get if potential deadlock is detected").
 const LOOKUPS_SUCCEED: (u32, u32) = (6, 2);
 
-/// Whether all threads must be in a map of their own.
+/// Returns true if all threads must be in a map of their own.
 pub(super) fn is_unusable(btf: &Btf<'_>) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let refuses_lookups = release(&read("/proc/sys/kernel/osrelease")) < LOOKUPS_SUCCEED
@@ -30,8 +30,8 @@ fn release(text: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Whether a task can be preempted inside a program: by the kernel's version text, the scheduler's own file where it can be
-/// read, or its command line. Yes when unknown.
+/// Returns true if a task can be preempted inside a program, according to the kernel's version text, the scheduler's own file where
+/// it can be read, or its command line. True when unknown.
 fn is_fully_preemptible(version: &str, chosen: &str, command_line: &str) -> bool {
     let mut words = version.split_ascii_whitespace();
     if !words.any(|word| word.starts_with("PREEMPT")) {
@@ -44,7 +44,7 @@ fn is_fully_preemptible(version: &str, chosen: &str, command_line: &str) -> bool
     !options.any(|option| matches!(option, "preempt=none" | "preempt=voluntary"))
 }
 
-/// Whether storage comes from an allocator that never waits (Linux 6.18 has it, 7.0 uses it here). It takes cmpxchg16b.
+/// Returns true if storage comes from an allocator that never waits (Linux 6.18 has it, 7.0 uses it here). It takes cmpxchg16b.
 fn allocates_without_waiting(btf: &Btf<'_>) -> bool {
     ["kmalloc_nolock_noprof", "_kmalloc_nolock_noprof"]
         .iter()

@@ -27,7 +27,7 @@ pub(super) struct Code {
     pub(super) table: Option<Vec<u8>>,
 }
 
-/// Whether this is the type of code objects.
+/// Returns true if this is the type of code objects.
 pub(super) fn is_code_type(memory: &Memory, kind: u64) -> bool {
     let name = memory.word(kind.wrapping_add(TYPE_NAME));
     name.and_then(|name| memory.bytes(name, 5)).is_ok_and(|name| name == b"code\0")

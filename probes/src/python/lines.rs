@@ -68,7 +68,7 @@ fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     }
 }
 
-/// The same with the sign in the lowest bit.
+/// Reads a `number` that has its sign in the lowest bit.
 fn signed_number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let value = number(bytes)?;
     Some(if value & 1 == 1 { -(value >> 1) } else { value >> 1 })

@@ -41,7 +41,7 @@ fn find(known: &[(Whole, Slots)], whole: Whole) -> Option<&Slots> {
     position(known, whole).and_then(|at| known.get(at)).map(|(_, slots)| slots)
 }
 
-/// The same for one histogram after the other in their order: `known` loses what comes before.
+/// Finds histograms one after the other in their order: `known` loses what comes before.
 fn next<'a>(known: &mut &'a [(Whole, Slots)], whole: Whole) -> Option<&'a Slots> {
     while let [(first, slots), rest @ ..] = *known {
         if *first >= whole {
@@ -74,7 +74,7 @@ impl Chunk {
         whole(&self.key)
     }
 
-    /// As histograms are ordered, and within one by chunk number.
+    /// Orders chunks by histogram, and within one by chunk number.
     fn order(&self) -> u128 {
         let HistKey { proc_id, kind, a, b, chunk } = self.key;
         let of_process = [kind, a, b, chunk];
@@ -165,7 +165,7 @@ fn add_stalled(call: &mut CallSnapshot, encoder: &mut Encoder, known: Option<&Sl
     durations.max = durations.max.max(stalled.max);
 }
 
-/// Whether a histogram is of calls that never left the CPU, as nearly all calls have some.
+/// Returns true if a histogram is of calls that never left the CPU. Nearly all calls have one.
 const fn is_of_calls(key: &HistKey) -> bool {
     key.kind == HistKind::Call as u16 && key.b & CALL_STALLED == 0
 }
@@ -224,7 +224,7 @@ mod tests {
         Chunk::of(key, &record, &mut Encoder::default(), &mut Arena::default())
     }
 
-    /// Of a chunk: most pairs have parts in common.
+    /// Identity of a chunk: most pairs have parts in common.
     fn identity() -> impl Strategy<Value = (Whole, u16)> {
         let part = || select(vec![0, 1, 255, 256, u16::MAX]);
         ((select(vec![0, 1, 256, u32::MAX]), part(), part(), part()), 0..8u16)

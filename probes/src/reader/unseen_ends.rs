@@ -45,7 +45,7 @@ impl Reader {
                 self.end(Tgid(tgid), id)?;
             }
         }
-        // Of threads that exited when nothing was attached.
+        // The remaining records are of threads that exited when nothing was attached.
         let keys: Vec<_> = self.hashed_threads.handle.keys().collect();
         keys.iter().try_for_each(|key| self.hashed_threads.delete(key))
     }

@@ -166,7 +166,7 @@ fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> 
     Ok(reports)
 }
 
-/// Whether the return probes of a call were detached since it began.
+/// Returns true if the return probes of a call were detached since it began.
 fn is_truncated(frame: &FrameRecord, links: &[u8]) -> bool {
     links.get(usize::from(frame.link)) == Some(&LINK_CLOSED)
 }

@@ -15,7 +15,7 @@ impl<L> AttachedFile<L> {
 }
 
 impl<A: Attach> Registry<A> {
-    /// Whether a file waits for nothing but a scan that finds no process with it.
+    /// Returns true if a file waits for nothing but a scan that finds no process with it.
     pub(crate) fn has_abandoned(&mut self, now: Instant) -> bool {
         let mut found = false;
         for attached in self.files.values_mut() {
@@ -26,7 +26,7 @@ impl<A: Attach> Registry<A> {
         found
     }
 
-    /// Whether no file is known that has probes.
+    /// Returns true if no file is known that has probes.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

@@ -44,7 +44,7 @@ impl FileVersion {
     pub(super) const WRITTEN: Self =
         Self { len: u64::MAX, modified: (i64::MIN, 0), changed: (i64::MIN, 0), owner: 0 };
 
-    /// Whether the contents were written, not only an attribute changed.
+    /// Returns true if the contents were written, not only an attribute changed.
     pub(super) fn contents_differ(&self, before: &Self) -> bool {
         (self.len, self.modified) != (before.len, before.modified)
     }

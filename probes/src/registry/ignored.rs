@@ -67,7 +67,7 @@ impl IgnoredFiles {
         }
     }
 
-    /// Whether a file is known to get no probes. False when it has changed, or was over the limit and no longer is.
+    /// Returns true if a file is known to get no probes; false when it has changed, or was over the limit and no longer is.
     pub(super) fn contains(
         &mut self,
         id: FileId,

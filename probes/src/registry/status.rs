@@ -18,7 +18,7 @@ pub struct Limits {
     pub of_one_owner: usize,
     /// Files remembered to have no traced functions.
     pub remembered: usize,
-    /// Whether functions get probes where a hit is single-stepped.
+    /// True if functions get probes where a hit is single-stepped.
     pub single_steps: bool,
 }
 

@@ -82,7 +82,7 @@ impl Host {
         self.registry.observe(Tgid(std::process::id()), &mapping, None)
     }
 
-    /// As after a scan that saw none of the files, so long after they were seen.
+    /// Collects garbage as after a scan that saw none of the files, so long after they were seen.
     fn collect_after(&mut self, unseen: Duration) {
         self.registry.collect_garbage(Instant::now() + unseen);
     }
@@ -203,7 +203,7 @@ fn a_library_has_no_probes_while_it_is_written() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&path);
     let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
-    // The same contents: what was written is not known before it is read.
+    // These are the same contents: what was written is not known before it is read.
     writer.write_all(&cuda_library(&[1])).unwrap();
     host.registry.follow_writes();
     host.registry.follow_writes();

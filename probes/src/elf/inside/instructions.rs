@@ -5,15 +5,15 @@ pub(super) const LONGEST: u64 = 15;
 /// How much code is decoded at most: beyond it is hardly the same function.
 pub(super) const FARTHEST: u64 = 16 << 10;
 
-/// Whether an instruction begins before `place` and ends after it, when instructions follow one another from the beginning of the
-/// code. After bytes that are no instruction it is unknown, which reads as `false`.
+/// Returns true if an instruction begins before `place` and ends after it, when instructions follow one another from the
+/// beginning of the code. After bytes that are no instruction it is unknown, which reads as `false`.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn span(code: &[u8], place: u64) -> bool {
     use iced_x86::{Decoder, DecoderOptions};
 
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
     while (decoder.position() as u64) < place {
-        // What linkers pad with; compilers do not make the instruction that it stands for.
+        // Linkers pad with zeros; compilers do not make the instruction that a zero stands for.
         let is_padding = code.get(decoder.position()) == Some(&0);
         if is_padding || decoder.decode().is_invalid() {
             return false;

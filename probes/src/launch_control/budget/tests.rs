@@ -9,7 +9,7 @@ const LIMITS: Limits = Limits { budget: 0.02, counting: 0.05 };
 #[derive(Debug, Clone, Copy, Default)]
 struct Calls {
     launches: u32,
-    /// Whether launches are the runtime's, and reach the driver.
+    /// True if launches are the runtime's, and reach the driver.
     nests: bool,
     queries: u32,
     asyncs: u32,
@@ -168,7 +168,7 @@ fn calls() -> impl Strategy<Value = Calls> {
 }
 
 proptest! {
-    /// Of a steady load probes take what they may: the budget, what counting may take, or the least there is.
+    /// Under a steady load probes take at most what they may: the budget, what counting may take, or the least there is.
     #[test]
     fn a_steady_load_keeps_its_limits(calls in calls(), unit in 100u64..3_000, budget in 0.005f64..0.2) {
         let cost = HitCost { timed: Nanos(unit), counted: Nanos(unit * 2 / 5), stepped: Nanos(unit * 6) };
@@ -183,7 +183,7 @@ proptest! {
         prop_assert!(last <= most || least, "{last} of {most} at {rung:?}");
     }
 
-    /// What is spent in the first second is saved in the next ones.
+    /// Overspending of the first second is saved in the next ones.
     #[test]
     fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..300_000, nests in any::<bool>()) {
         let calls = Calls { nests, ..Calls::nested(launches) };
