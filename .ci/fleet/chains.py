@@ -30,7 +30,7 @@ exporters:
     endpoint: http://127.0.0.1:{store}
     encoding: json
     compression: none
-    # What the collector takes is stored: its own queue would be lost with it.
+    # All that the collector takes is stored: a queue of its own would be lost with it.
     sending_queue: {{enabled: false}}
     retry_on_failure: {{enabled: false}}
 service:
@@ -103,7 +103,7 @@ class Producer:
 
 
 def plain(value):
-    """As the collector's ClickHouse exporter writes a value into a map of text."""
+    """Returns a value as the collector's ClickHouse exporter writes it into a map of text."""
     (kind, content), = value.items()
     return json.dumps(content).lower() if kind == "boolValue" else str(content)
 

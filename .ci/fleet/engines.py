@@ -1,5 +1,5 @@
-"""The same questions, asked over the Parquet files of 100 nodes by DuckDB, by ClickHouse, by a Spark cluster and of what pandas reads of
-them, and of the merged trace file by `gpucause query`: the answers are equal, to the nanosecond.
+"""DuckDB, ClickHouse, a Spark cluster and pandas with SQLite answer the same questions over the Parquet files of 100 nodes, and `gpucause query`
+answers them over the merged trace file: the answers are equal, to the nanosecond.
 
 What is real: traces (the worked cases, under names of other nodes and with other durations), exports, the merge, DuckDB, ClickHouse (in
 process, chdb), and Spark (a master and two workers on loopback, each a process of its own). Each engine gets the statements as they are.

@@ -96,7 +96,7 @@ class Assistant:
 
 
 def check(assistant, clickhouse, database):
-    """What does not hold of the answers."""
+    """Returns the statements that do not hold of the answers."""
 
     def history(**asked):
         begin = time.monotonic()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the exporter says of real programs on a real GPU: test.py GPUCAUSE
+"""Tests of what the exporter reports about real programs on a real GPU: test.py GPUCAUSE
 
 Their launches are counted exactly, by CUPTI's count of a PyTorch training and by what Triton, CuPy and JAX programs did. Each fault of a
 program is named, and healthy ones have no chain. What the probes cost a training is printed.
@@ -25,13 +25,13 @@ from started import Started, check, failed
 STEPS = 1000
 # Healthy programs run for so long, and are observed for so long after that.
 HEALTHY_SECONDS, AFTER = 60, 10
-# Those that a GPU of one process runs, without the stand-in NCCL; the one that nothing but itself limits is for itself.
+# Programs of one process on one GPU, without the stand-in NCCL; `launch_bound` is tested alone, as only itself limits it.
 HEALTHY = [program.__name__ for program in PROGRAMS if program.__name__ not in ("two_ranks", "two_devices", "launch_bound")]
 # A cause is found after three evaluations of 1.5 s in which a program loads nothing more, and launches of the fastest are sampled by then.
 FAULT_SECONDS = 16
 # In turns with and without probes.
 COST_ROUNDS, COST_SECONDS = 3, 10
-# What is wrong with each program.
+# Cause of each program's fault.
 FAULTS = {
     "preempted": "cpu_preemption",
     "large_copies": "large_copy",
@@ -128,7 +128,7 @@ def faults(exporter):
 
 
 def sentences(exporter, program, but):
-    """What else is said of a program."""
+    """Returns the sentences of all chains of a program except those of one cause."""
     return [chain["sentence"] for chain in exporter.chains(program.pid) if chain["cause"] != but]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What exporters take of a training that is bound by its launches: cost.py FOLDER ROUNDS GPUCAUSE... [-- OPTION...]
+"""Cost of exporters for a training that is bound by its launches: cost.py FOLDER ROUNDS GPUCAUSE... [-- OPTION...]
 
 FOLDER is that of `install`. One program runs all the time, on one CPU, whose launches take as long as makes it LAUNCHES a second. In turns
 each exporter observes it, and none does before and after. A turn counts from ten seconds after its begin, when probes keep to their
@@ -27,7 +27,7 @@ NOTHING = "nothing"
 STEPS = 8
 # Launches a second; there are half as many other calls.
 LAUNCHES = 23_000
-# What the stand-in of the driver takes for a launch, by default.
+# Nanoseconds that the stand-in of the driver takes for a launch, by default.
 LAUNCH_NS = 2_000
 
 
@@ -87,7 +87,7 @@ class Steps:
             self.points.append(tuple(map(float, line.split())))
 
     def length(self, seconds):
-        """Of a step from now on, in units of one without a GPU."""
+        """Returns the length of a step from now on, in units of a step without a GPU."""
         begin = len(self.points)
         time.sleep(seconds)
         on_gpu, without, launches = (after - before for before, after in zip(self.points[begin - 1], self.points[-1]))

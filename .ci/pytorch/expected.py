@@ -1,4 +1,4 @@
-"""What the exporter must say of each program."""
+"""Expected reports of the exporter for each program."""
 
 import collections
 
@@ -14,14 +14,14 @@ AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2
 # By then a chain must have been found. What it took before that, it took at once, so that seconds are compared from then on.
 FOUND_AFTER = 11
-# Of the seconds by a program's own clock.
+# Most difference from the program's own clock, as a share of its seconds.
 TOLERANCE = 0.1
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
 
 # `allowed`: chains that may be found.
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
-# As many threads spin as there may be CPUs.
+# Without this, as many threads spin as there may be CPUs.
 SLEEPING_WAITS = {"FAKE_BLOCKING": "1"}
 HEALTHY = {
     "eager": Healthy(7),
@@ -56,7 +56,7 @@ FAULTS = {
 # Its errors are counted.
 ERRORS = "failing"
 COUNTED = (ERRORS, "eager", "compiled", "graphs", "two_ranks", "checkpointing", "two_devices", "slow_workers")
-# Those that differ most.
+# Programs that differ most.
 QUICK = ("eager", "mixed", "slow_dataset", "python_loop")
 QUICK_COUNTED = ("eager",)
 ENVIRONMENTS = {ERRORS: {"FAKE_SCRIPT": errors.SCRIPT}, **{name: healthy.environment for name, healthy in HEALTHY.items()}}

@@ -54,12 +54,12 @@ class Exporter:
         return {labels["cause"]: labels["severity"] for labels in found}
 
     def chains(self, pid):
-        """Those whose victim it is."""
+        """Returns the chains whose victim is the process."""
         answer = json.loads(self.get("/api/v1/chains"))
         return [chain for chain in answer["data"]["chains"] if chain["victim"]["pid"] == pid]
 
     def process(self, pid):
-        """What `top` and the live page show of it; None where they do not."""
+        """Returns the process as `top` and the live page show it, or None where they do not."""
         processes = json.loads(self.get("/api/v1/processes"))["data"]["processes"]
         return next((process for process in processes if process["pid"] == pid), None)
 

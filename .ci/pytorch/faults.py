@@ -134,7 +134,7 @@ def disturbed(run, function, lost=None):
 
 
 def aggregates():
-    """What the thread "metrics" does: a loop of Python that never waits."""
+    """Computes in a loop of Python that never waits, on the thread "metrics"."""
     total = 0
     while True:
         for number in range(1000):
@@ -185,7 +185,7 @@ def preempted(run):
 
 
 def reads(run):
-    """Of a file of this host's disk, not of its page cache. A virtual disk may have read before the thread waits for it."""
+    """Reads a file from this host's disk, not from its page cache. A virtual disk may have finished a read before the thread waits for it."""
     from task_clock import TaskClock
     from training import Training
 

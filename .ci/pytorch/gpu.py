@@ -31,7 +31,7 @@ def launches():
 
 
 def host_seconds(step, times=8):
-    """What a step takes on the CPU, the GPU being far ahead."""
+    """Returns the median seconds of a step on the CPU; the GPU must be far ahead."""
     import torch
 
     durations = []

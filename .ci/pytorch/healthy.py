@@ -21,7 +21,7 @@ def eager(run):
 
 
 def full_queue(run):
-    """As far ahead of the GPU as its queue allows: launches wait for that, and nothing else does."""
+    """Runs as far ahead of the GPU as its queue allows: launches wait for the queue, and nothing else does."""
     from training import Training
 
     training = Training()
@@ -73,7 +73,7 @@ def graphs(run):
 
 
 def two_ranks(run):
-    """Of DDP, over the stand-in NCCL, which waits for nobody."""
+    """Trains two ranks of DDP over the stand-in NCCL, which waits for nobody."""
     import torch
     from training import Training
 
@@ -121,7 +121,7 @@ def prefetching(run):
 
 
 def mixed(run):
-    """What a training does in an epoch, and where it is idle."""
+    """Does what a training does in an epoch, and is idle where a training is."""
     import torch
     from training import Training
 

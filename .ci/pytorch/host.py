@@ -1,4 +1,4 @@
-"""What else the host does while a program runs: a failure beside others says nothing."""
+"""This module measures what else the host does while a program runs: a failure under other load says nothing."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid):
-    """Of a process and its ended children; 0 once it has ended itself."""
+    """Returns the CPU seconds of a process and its ended children, or 0 once it has ended itself."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:

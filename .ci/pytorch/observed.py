@@ -1,4 +1,4 @@
-"""What the exporter says of a process, over time."""
+"""Reports of the exporter about a process, over time."""
 
 import inspect
 import pathlib
@@ -30,7 +30,7 @@ class Shown:
 
 
 class LostTime:
-    """Of processes, by the counters at marks; the exporter evaluates what it finds when these are read."""
+    """Lost time of processes, by the counters at marks. The exporter evaluates what it finds when these counters are read."""
 
     NO_CPU = ("preempted", "runqueue")
 
@@ -47,7 +47,7 @@ class LostTime:
         self.marks.append((name, at, {pid: (wall(pid), total(pid), total(pid, self.NO_CPU)) for pid in self.pids}))
 
     def phases(self):
-        """Of each phase the share that is lost, of all processes."""
+        """Yields each phase with the share of its time that is lost, over all processes."""
         for (name, _, before), (_, _, after) in zip(self.marks, self.marks[1:]):
             wall, lost = (sum(after[pid][at] - before[pid][at] for pid in self.pids) for at in (0, 1))
             yield name, lost / max(wall, 1e-9)
@@ -56,7 +56,7 @@ class LostTime:
         """The share of the time that is shown as lost beyond what chains have, and of that without a CPU, where no chain has it. What is
         shown is the mean over threads, and chains have the time of the one that lost most."""
         chains = [chain for chain in self.exporter.chains(pid) if chain["taken_by"]]
-        # What chains took before the first was found, they took at once, and they have what they took until they were last evaluated.
+        # Chains took the time before the first was found at once, and have no time after their last evaluation.
         begin = max(self.marks[0][1], min([chain["first_seen"] for chain in chains], default=0))
         end = max([chain["last_seen"] for chain in chains], default=self.marks[-1][1])
         curves = [[(at, own[pid][column]) for _, at, own in self.marks] for column in range(3)]
@@ -86,12 +86,12 @@ def until(points, at):
 
 
 def taken(chain, lost=False):
-    """What a chain took until when, or what was lost of that."""
+    """Returns a curve of (time, total): what a chain took by each time, or what was lost of that."""
     return [(chain["first_seen"] + own[0], own[2 if lost else 1]) for own in chain["taken_by"]]
 
 
 def names_line(text, function):
-    """Whether a text has FILE:LINE of a function."""
+    """Returns True if a text has FILE:LINE of a function."""
     lines, first = inspect.getsourcelines(function)
     named = re.findall(pathlib.Path(inspect.getfile(function)).name + r":(\d+)", text)
     return any(first <= int(line) < first + len(lines) for line in named)

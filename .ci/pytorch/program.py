@@ -26,11 +26,11 @@ class Run:
         self.rank = None
         self.before = None
         self.culprit_tid = None
-        # What was lost until when, in seconds, after each step that lost something.
+        # Seconds lost so far, and a curve of them over time with a point for each step that lost something.
         self.lost, self.curve = 0.0, []
 
     def start_rank(self, number):
-        """The same program as another rank."""
+        """Starts the same program as another rank."""
         command = [sys.executable, "-B", *sys.argv]
         environment = {**os.environ, "RANK": str(number)}
         self.rank = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

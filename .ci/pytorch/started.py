@@ -27,7 +27,7 @@ class Started:
         return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def warm(self):
-        """Whether it is; not where it lacks a library."""
+        """Waits until the program is warm and returns True, or False where it lacks a library."""
         return self.child.stdout.readline().strip() == "ready"
 
     def go(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the exporter says of PyTorch programs on a simulated GPU: test.py GPUCAUSE FOLDER [--quick] [--seconds N] [PROGRAM...]
+"""Tests of what the exporter reports about PyTorch programs on a simulated GPU: test.py GPUCAUSE FOLDER [--quick] [--seconds N] [PROGRAM...]
 
 FOLDER is that of `install`. Launches are held against the stand-ins' own count, chains and lost time against the programs' clocks and
 the kernel's. Needs root and a quiet host: what fails while others use its CPUs runs again, twice at most. --quick has the programs that
@@ -52,7 +52,7 @@ class Bed:
         return None
 
     def is_calm(self):
-        """Whether the exporter is done with what it reads of a new process: PyTorch's libraries have a gigabyte."""
+        """Returns True once the exporter has finished reading a new process: PyTorch's libraries have a gigabyte."""
         before = cpu_seconds(self.exporter.child.pid)
         time.sleep(0.4)
         return cpu_seconds(self.exporter.child.pid) - before < 0.1
@@ -96,7 +96,7 @@ def healthy(bed, name):
 
 
 def fault(bed, name):
-    """The same of a program with a fault."""
+    """Runs a program with a fault; the returned function evaluates it, as that of `healthy` does."""
     program = bed.start(name, FAULT_SECONDS, ["taskset", "-c", "0"] if name == "preempted" else ())
     if not program:
         return lambda: False
@@ -165,7 +165,7 @@ def evaluate(bed, name, begin, chains, result):
 
 
 def show(bed, name, pids, wanted, host):
-    """What explains a failure."""
+    """Prints what explains a failure, and returns True if others were in the way."""
     print(f"{'':8}{name}: {host}", flush=True)
     is_surprise = lambda chain: chain["cause"] not in wanted or chain["severity"] != "low"
     for chain in (chain for pid in pids for chain in bed.exporter.chains(pid) if is_surprise(chain)):
@@ -206,7 +206,7 @@ def counts(bed, name):
 
 
 def counts_errors(bed):
-    """Those that the script made, by the driver and, of allocations, by the runtime above it."""
+    """Counts the errors that the script made, by the driver and, for allocations, also by the runtime above it."""
     program = bed.start(expected.ERRORS, 0)
     if not program:
         return

@@ -1,4 +1,4 @@
-"""What the programs train and infer with."""
+"""The programs train this model and infer with it."""
 
 import torch
 
