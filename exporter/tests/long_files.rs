@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const START: i64 = 1_700_000_000_000_000_000;
 const EVENTS: u64 = 300_000;
 const FEW_EVENTS: u64 = 10_000;
-/// What a command may need more for them, in KiB: caches of SQLite fill up, of both files and of the index in a merge.
+/// Many events may cost a command so many KiB more: caches of SQLite fill up, in a merge those of both files and of the index.
 const MOST_OF_READING: u64 = 4 * 1024;
 const MOST_OF_MERGING: u64 = 10 * 1024;
 /// A row group, in memory as text and as it is encoded.

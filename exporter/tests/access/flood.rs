@@ -56,7 +56,7 @@ fn a_scrape_is_answered_among_clients_that_do_not_read() {
             stream
         })
         .collect();
-    // What they have asked for is made first, as far as they can be sent it: then nothing moves.
+    // The server first makes what clients have asked for, as far as it can send it: then nothing moves.
     until("a quick scrape", || (scrape(server.address) < SCRAPE).then_some(()));
     for _ in 0..3 {
         let took = scrape(server.address);

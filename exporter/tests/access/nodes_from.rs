@@ -8,7 +8,7 @@ use crate::pairs::Folder;
 use crate::passwords::users;
 use crate::server::serve;
 
-/// What `query` says when it asks this Prometheus, on a host that trusts the authority of a folder.
+/// Returns the error of `query` when it asks this Prometheus, on a host that trusts the authority of a folder.
 fn said(url: &str, password: &str, trusted: &Folder, more: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
     command.args(["query", "SELECT 1", "--nodes-from", &format!("prometheus:{url}")]).args(more);

@@ -18,14 +18,14 @@ use tokio::sync::oneshot;
 
 use crate::snapshot;
 
-/// What the thread that serves is called.
+/// Name of the thread that serves.
 pub(crate) const THREAD: &str = "test server";
 
 #[derive(Default)]
 struct Fixture {
     /// How long a page takes to be made.
     takes: Duration,
-    /// Whether its page has no processes.
+    /// True if its page has no processes.
     is_idle: bool,
     flights: Option<Arc<FlightRecords>>,
 }
@@ -108,7 +108,7 @@ pub(crate) fn serve_with_flights(file: &Path, record: &Path) -> Running {
     run(LiveWebConfig::load(file).unwrap(), Limits::default(), fixture)
 }
 
-/// The same with pages that take a while.
+/// Starts a server whose pages take a while.
 pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration) -> Running {
     run(access, limits, Fixture { takes, ..Fixture::default() })
 }

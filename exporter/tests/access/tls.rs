@@ -41,7 +41,7 @@ fn versions_and_suites_are_those_of_the_configuration() {
     assert!(new.get(server.address, "/").is_err());
 }
 
-/// Whether clients without a certificate, with one of a stranger, and with a good one get in under a policy.
+/// Returns true for each client that gets in under a policy: without a certificate, with one of a stranger, and with a good one.
 fn let_in(policy: &str, with_authority: bool) -> [bool; 3] {
     let folder = Folder::new();
     let policy = format!("client_auth_type: {policy}");

@@ -14,7 +14,7 @@ use rustls::{
 use crate::http_client::connect;
 use crate::pairs::{Folder, Pair};
 
-/// What came back over TLS.
+/// Answer that came back over TLS.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) text: String,

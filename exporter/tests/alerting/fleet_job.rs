@@ -44,7 +44,7 @@ static KEPT: LazyLock<Regex> = LazyLock::new(|| {
 pub(crate) fn renamed(name: &str) -> Option<String> {
     let rename = JOB.metric_relabel_configs.iter().find(|own| own.replacement.ends_with("$1"))?;
     let prefix = rename.replacement.strip_suffix("$1")?;
-    // What is kept of times goes by their state, too.
+    // The rule that keeps series keeps those of times by their state, too.
     let is_kept = KEPT.is_match(&format!("{name};stopped"));
     is_kept.then(|| name.replacen("gpucause_", prefix, 1))
 }

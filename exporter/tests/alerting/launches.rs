@@ -28,7 +28,7 @@ impl Matcher {
     }
 }
 
-/// What text selects: the names of series, each with its label matchers.
+/// Returns the names of the series that text selects, each with its label matchers.
 fn selectors(text: &str) -> Vec<(String, Vec<Matcher>)> {
     let selector = r#"([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}"#;
     let matcher = r#"(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)""#;
@@ -52,7 +52,7 @@ fn selectors(text: &str) -> Vec<(String, Vec<Matcher>)> {
     found.map(|found| (found[1].to_owned(), matchers(&found[2]))).collect()
 }
 
-/// Whether the launches that this selects are none, all, all of kernels, or all of graphs.
+/// Returns true if these matchers select no launches, all launches, all of kernels, or all of graphs.
 fn takes_launches_of_every_layer(matchers: &[Matcher]) -> bool {
     let of = |is: &dyn Fn(&Op) -> bool| -> BTreeSet<_> {
         let launches = OPS.iter().filter(|op| op.feeds_gpu() && is(op));

@@ -55,7 +55,7 @@ fn is_selected(series: &Series, selector: &Selector) -> bool {
     let signs = selector.signs.iter().map(String::as_str);
     series.name == selector.name
         && selector.matchers.iter().zip(signs).all(|((label, value), sign)| {
-            // What Prometheus adds to the target, or a template fills in.
+            // Prometheus adds this label to the target, or a template fills in the value.
             if ["instance", "job"].contains(&&**label) || value.contains('%') {
                 return true;
             }
@@ -144,7 +144,7 @@ fn rules_and_alerts_need_no_durations_of_calls() {
     let selection = Selection::parse("exclude[]=calls", &Collectors::default().names()).unwrap();
     let scope = Scope { selection, level: Level::Standard };
     let mut missing = missing(&scope, |file| !file.contains("native"));
-    // Of the collector that was left out.
+    // The collector that was left out has this series.
     missing.retain(|series| !series.contains("scrape_collector_success"));
     assert_eq!(missing, BTreeSet::new());
 }

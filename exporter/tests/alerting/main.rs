@@ -85,7 +85,7 @@ fn is_foreign(name: &str) -> bool {
     name.starts_with("DCGM_FI_") || FOREIGN.contains(&name)
 }
 
-/// What is wrong with a selector: its name, or a label that its metric does not have.
+/// Returns what is wrong with a selector: its name, or a label that its metric does not have.
 fn faults(selector: &Selector) -> Vec<String> {
     let name = &selector.name;
     let labels: HashSet<&str> = match EXPOSED.get(name) {

@@ -12,7 +12,7 @@ pub(crate) struct Selector {
     pub(crate) signs: Vec<String>,
 }
 
-/// What an expression names.
+/// Series and labels that an expression names.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(crate) selectors: Vec<Selector>,
@@ -114,7 +114,7 @@ fn by_name_label(tokens: &[Token]) -> Vec<Selector> {
     named.split('|').map(of).collect()
 }
 
-/// What `expression` names.
+/// Returns the series and labels that `expression` names.
 pub(crate) fn names(expression: &str) -> Names {
     let tokens = tokens(expression);
     let mut names = Names::default();
@@ -149,7 +149,7 @@ pub(crate) fn names(expression: &str) -> Names {
     names
 }
 
-/// Whether a word that is no label names a series, by what follows it.
+/// Returns true if a word that is no label names a series, by what follows it.
 fn is_series(word: &str, next: Option<&Token>) -> bool {
     let lower = word.to_ascii_lowercase();
     let is_called = match next {

@@ -8,7 +8,7 @@ use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;
 use crate::{Case, cases};
 
-/// What the workload had lost at a moment, by the two nearest lines of its own.
+/// Returns the seconds that the workload had lost at a time, by the two nearest lines of its own.
 fn lost_at(case: &Case, unix: f64) -> f64 {
     let lost = &case.expected.lost_seconds;
     let after = lost.iter().position(|(at, _)| *at >= unix).unwrap_or(lost.len() - 1);
@@ -17,7 +17,7 @@ fn lost_at(case: &Case, unix: f64) -> f64 {
     before + part * (after - before)
 }
 
-/// What is wrong with the first-ranked chain, if anything. `lost` is what the workload had lost when it was seen last.
+/// Returns what is wrong with the first-ranked chain. `lost` is what the workload had lost when the chain was seen last.
 fn complaints(case: &Case, chain: &Chain, lost: f64) -> Vec<String> {
     let expected = &case.expected;
     let compared = [
@@ -47,7 +47,7 @@ fn explain_ranks_first_what_the_workload_suffered_from() {
         let root = node.incident.root_cause.as_ref().expect("a chain");
         let complaints = complaints(&case, root, lost_at(&case, root.last_seen));
         assert!(complaints.is_empty(), "{}: {complaints:#?} {root:#?}", case.name);
-        // What a program spends on itself, or waits for a late rank, is not lost on its host.
+        // Time that a program spends on itself, or waits for a late rank, is not lost on its host.
         assert!(root.cause.loses_time() || root.lost_seconds == 0.0, "{}", case.name);
     }
 }

@@ -45,7 +45,7 @@ struct Case {
     expected: Expected,
 }
 
-/// What is to be found in the file, by the workload's own account.
+/// By the workload's own account, the file must have this chain.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
@@ -55,7 +55,7 @@ struct Expected {
     culprit: Option<String>,
     /// The part by which the chain's loss may differ from the workload's.
     tolerance: f64,
-    /// What was lost so far, in seconds, at moments in seconds since the Unix epoch.
+    /// Each pair is a time in seconds since the Unix epoch and the seconds lost by then.
     lost_seconds: Vec<(f64, f64)>,
 }
 

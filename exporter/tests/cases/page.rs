@@ -50,7 +50,7 @@ fn parts(page: &str) -> Vec<Part> {
     parts
 }
 
-/// What a command prints, without spaces at the ends of lines.
+/// Runs a command and returns the lines that it prints, without spaces at their ends.
 fn answer(typed: &str) -> Vec<String> {
     assert!(typed.starts_with("gpucause "), "{typed}");
     let programs = Path::new(env!("CARGO_BIN_EXE_gpucause")).parent().unwrap();
@@ -65,7 +65,7 @@ fn answer(typed: &str) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(|line| line.trim_end().into()).collect()
 }
 
-/// Whether lines are those of an answer, but for those that are left out.
+/// Returns true if lines are those of an answer, except for those that are left out.
 fn is_shown(shown: &[String], mut answer: &[String]) -> bool {
     let mut free = false;
     for chunk in shown.split(|line| line == LEFT_OUT) {
@@ -84,7 +84,7 @@ fn is_shown(shown: &[String], mut answer: &[String]) -> bool {
     answer.is_empty() || shown.last().is_some_and(|line| line == LEFT_OUT)
 }
 
-/// Of an answer the paragraphs that were shown before, which their first lines tell.
+/// Returns the paragraphs of an answer that were shown before: their first lines are the same.
 fn shown_again(shown: &[String], answer: &[String]) -> Vec<String> {
     if !shown.iter().any(|line| line == LEFT_OUT) {
         return answer.to_vec();

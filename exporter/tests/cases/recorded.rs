@@ -1,4 +1,4 @@
-//! What the files are, and what they must not tell.
+//! Each file is small and whole, and must not name anything else of its host than the demonstration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,17 +13,17 @@ use crate::{Case, cases, folder, names};
 /// So that they can be kept beside the source.
 const MOST_BYTES: u64 = 200 << 10;
 
-/// What is beside them.
+/// Other files beside them.
 const OTHERS: [&str; 2] = ["record.py", "names.txt"];
 
-/// What `record.py` calls whoever else ran on the host, as far as there is room, with a number behind it.
+/// `record.py` gives this name, as far as there is room, to whoever else ran on the host, with a number behind it.
 const NEIGHBOUR: &str = "neighbour-unnamed";
 
 /// Where the programs were, and the libraries that every program has.
 const PLACES: &str =
     r"^(/opt/gpucause/(stand-ins/)?[\w.-]+|/(usr/)?lib(64)?/([\w-]+/)?[\w.+-]+|\[\w+\])$";
 
-/// Whether a name is one of the demonstration or the kernel, as `names.txt` lists them, or tells nothing.
+/// Returns true if a name reveals nothing, or is one of the demonstration or the kernel, as `names.txt` lists them.
 fn is_known(name: &str, listed: &str) -> bool {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let is_it = |pattern: &str| match pattern.strip_suffix('*') {

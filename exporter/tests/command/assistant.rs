@@ -38,7 +38,7 @@ impl Assistant {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Whether it is an error, and the text.
+    /// Calls a tool; returns true if the answer is an error, and its text.
     pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> (bool, String) {
         let answer = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
         let result = &answer["result"];

@@ -1,4 +1,4 @@
-//! What `explain`, `query` and `top` print, and their exit codes.
+//! Outputs and exit codes of `explain`, `query` and `top`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -211,7 +211,7 @@ fn the_json_of_a_node_of_several_and_of_a_file_has_the_same_names_and_they_are_d
         let report: Value = serde_json::from_str(&stdout).expect(&stderr);
         let mut all = BTreeSet::new();
         keys("", &report, &mut all);
-        // What only a file or a measured clock has, and what a node of an older version does not report.
+        // Only a file or a measured clock has some of these parts, and a node of an older version does not report the others.
         let parts = [
             ".file.",
             ".nodes.recorded.",

@@ -100,7 +100,7 @@ fn an_edit_takes_effect_promptly_however_the_file_is_replaced() {
     let samples = configured.exporter.samples();
     assert_eq!(samples.count(CALLS, &[("pid", &pid)]), 100, "its accounts went on");
 
-    // As the kubelet updates a ConfigMap: the file links to a second link, and only the second one is replaced.
+    // The kubelet updates a ConfigMap like this: the file links to a second link, and only the second one is replaced.
     for (version, text) in [("..1", INCLUDE_ALL), ("..2", EXCLUDE)] {
         fs::create_dir(configured.path(version)).unwrap();
         fs::write(configured.path(version).join("config.yaml"), text).unwrap();

@@ -1,4 +1,4 @@
-//! What the probes cost, how they keep to a budget, and how they are switched off.
+//! Cost of the probes, their budget, and how they are switched off.
 
 use std::time::{Duration, Instant};
 

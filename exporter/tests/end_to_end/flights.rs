@@ -45,7 +45,7 @@ fn span(recording: &dyn Recording) -> (f64, u64) {
 #[test]
 fn a_severe_chain_and_a_signal_each_make_a_file_and_only_so_many_stay() {
     let dir = tempfile::tempdir().unwrap();
-    // Of one that was killed while it wrote.
+    // An exporter that was killed while it wrote leaves this file.
     fs::write(dir.path().join(".flight-partial-wal"), "").unwrap();
     let exporter = Exporter::start(&[
         &format!("--flight-recorder.dir={}", dir.path().display()),

@@ -1,4 +1,4 @@
-//! What the page says of disks, memory and CPU quota, beside the workload's own truth and the control group's.
+//! The page's disks, memory and CPU quota agree with the workload's own truth and the control group's.
 
 use crate::cgroup::Cgroup;
 use crate::exporter::Exporter;

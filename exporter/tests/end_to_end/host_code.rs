@@ -1,4 +1,4 @@
-//! What a program's own code does between launches is named by its function, and nothing samples it before and after.
+//! The function of a program's own code between launches is named, and nothing samples the code before and after.
 
 use crate::chains::chain_of;
 use crate::exporter::Exporter;

@@ -1,4 +1,4 @@
-//! What a process holds of BPF in the kernel, and what of it is left when the process is gone.
+//! This finds the BPF objects of a process in the kernel, and those that are left when the process is gone.
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ pub(crate) struct KernelObjects {
 }
 
 impl KernelObjects {
-    /// Those that a process has a descriptor of.
+    /// Returns the objects that a process has descriptors of.
     pub(crate) fn of_process(pid: u32) -> Self {
         let mut objects = Self::default();
         let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process lives");
@@ -30,7 +30,7 @@ impl KernelObjects {
         objects
     }
 
-    /// Those of them that the kernel still has.
+    /// Returns those that the kernel still has.
     pub(crate) fn left(&self) -> Self {
         let own = |ids: &BTreeSet<u32>, all: &mut dyn Iterator<Item = u32>| {
             all.filter(|id| ids.contains(id)).collect()

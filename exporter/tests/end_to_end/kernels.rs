@@ -11,7 +11,7 @@ const LAUNCHES: &str = "gpucause_kernel_launches_total";
 const COUNT: &str = "gpucause_kernel_launch_duration_seconds_count";
 /// Named series of a process, with those of all others and of kernels without a name.
 const MOST_SERIES: usize = 10 + 2;
-/// What the first symbols of the workload are called.
+/// First symbols of the workload, with their names.
 const NAMES: [(&str, &str); 8] = [
     ("_Z9attentionPKfS0_S0_Pfi", "attention"),
     ("_Z10gemm_f16_tPKtS0_Ptiii", "gemm_f16_t"),

@@ -55,7 +55,7 @@ fn a_workload_does_not_notice_that_the_exporter_comes_and_goes() {
     workload.end();
 }
 
-/// Whether every thread sleeps in a system call other than those that wait for standard input or another thread.
+/// Returns true if every launcher sleeps in a system call, other than one that waits for standard input or another thread.
 fn all_hang(pid: &str, launchers: usize) -> bool {
     let waits = [nix::libc::SYS_futex, nix::libc::SYS_read].map(|number| number.to_string());
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map_while(Result::ok);

@@ -76,7 +76,7 @@ fn each_gpu_tells_what_it_can_and_processes_have_the_uuids_of_theirs() {
     ] {
         assert_eq!(of(name, 0), [value], "{name}");
     }
-    // What fails on one GPU is missing of that GPU, and nothing else is.
+    // A reading that fails on one GPU is missing for that GPU, and no other reading is.
     assert_eq!((of("POWER_USAGE", 1), of("GPU_UTIL", 1)), (vec![], vec![]));
     assert_eq!((of("GPU_TEMP", 1), of("XID_ERRORS", 1)), (vec![54.0], vec![79.0]));
     assert_eq!((of("GPU_TEMP", 2), of("GPU_TEMP", 3)), (vec![], vec![54.0]));

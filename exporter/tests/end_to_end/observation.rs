@@ -1,4 +1,4 @@
-//! Whether the exporter observes: reported everywhere, before any finding.
+//! The exporter reports everywhere whether it observes, before any finding.
 
 use crate::exporter::{Exporter, gpucause};
 use crate::http_client;

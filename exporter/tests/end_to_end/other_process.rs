@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/other_process.py");
 /// Launches of a process before something is wrong: it is warm then.
 const WARM: f64 = 20_000.0;
-/// What is found is found by then.
+/// Causes that are found at all are found by then.
 const FOUND_WITHIN: Duration = Duration::from_secs(12);
 
 /// A program that is about to wait for another process.
@@ -60,7 +60,7 @@ fn observed() -> (Exporter, Workload) {
 #[test]
 fn whom_a_thread_waits_for_is_named_whatever_the_system_call() {
     let (exporter, _keeper) = observed();
-    // Those together that leave the CPUs idle.
+    // Waiters of one list run together, as they leave the CPUs idle.
     let together: [&[_]; 3] = [
         &[
             ("reader", "process_wait", "log-shipper"),

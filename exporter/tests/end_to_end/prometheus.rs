@@ -103,7 +103,7 @@ fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
 }
 
 const CALLS: &str = "gpucause_cuda_call_duration_seconds";
-/// What a breakpoint and its return take: the workload reads its clock outside of the probed call, so that a call is that
+/// A breakpoint and its return take this long: the workload reads its clock outside of the probed call, so that a call is that
 /// much longer by its own account.
 const OUTSIDE_SECONDS: f64 = 20e-6;
 

@@ -94,7 +94,7 @@ fn in_script(stack: &Stack) -> Vec<(String, u32)> {
     own.map(|frame| (frame.function.clone().unwrap(), frame.line.unwrap())).collect()
 }
 
-/// What stacks of the second round must be.
+/// Returns the stacks that the second round must have.
 fn expected(minor: u32) -> BTreeSet<Vec<(String, u32)>> {
     let named = |long: &str, short: &str| if minor >= 11 { long } else { short }.to_owned();
     let main = ("<module>".to_owned(), marked("main"));

@@ -14,7 +14,7 @@ use crate::workload::{Workload, libraries};
 const BUDGET: f64 = 0.003;
 /// Until the programs end, unless they were asked about before.
 const SECONDS: u64 = 150;
-/// What each launch takes, in the driver.
+/// Seconds that each launch takes in the driver.
 const SPIN: f64 = 20e-6;
 /// How far a rate may be from the truth.
 const TOLERANCE: f64 = 0.03;
@@ -144,7 +144,7 @@ fn queries_of_the_documents_and_rules_are_right_at_each_step_of_the_budget() {
         let own = program.truth();
         let made = own["calls"]["cudaLaunchKernel"].as_f64().unwrap();
         let counted = exporter.samples().sum("gpucause_launches_total", &[("pid", &program.pid())]);
-        // Those that began while probes were replaced may count twice, or not at all.
+        // Launches that began while probes were replaced may count twice, or not at all.
         let is_right =
             if step == "part_time" { counted < made } else { (counted - made).abs() <= 4.0 };
         assert!(is_right, "{step}: {counted} launches, and {made} in truth");

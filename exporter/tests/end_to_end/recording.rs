@@ -1,4 +1,4 @@
-//! What `gpucause record` writes down is what a workload says of itself, and a recording is replayed as the node was.
+//! A recording of `gpucause record` has what a workload says of itself, and is replayed as the node was.
 
 use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;

@@ -12,13 +12,13 @@ use crate::poll::until;
 
 const NOBODY: u32 = 65534;
 
-/// What a command that should end by itself said, and its exit code.
+/// Runs a command that should end by itself, and returns its exit code and what it said.
 pub(crate) fn outcome(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
 }
 
-/// What the program says when a user without any capability runs it.
+/// Runs the program as a user without any capability, and returns its exit code and what it said.
 pub(crate) fn outcome_as_nobody(arguments: &[&str]) -> (Option<i32>, String) {
     // The build folder may be where nobody has access.
     let dir = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ fn a_daemon_that_stands_still_gives_no_sign_of_life() {
     let exporter = manager.exporter(&[]);
     assert_eq!(manager.notice(), "READY=1\n");
     exporter.signal(Signal::SIGSTOP);
-    // What was sent before.
+    // This takes the notices that were sent before.
     while manager.notice_within(Duration::from_millis(400)).is_some() {}
     exporter.signal(Signal::SIGCONT);
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");

@@ -28,7 +28,7 @@ pub(crate) fn stacks(db: &Path, pid: &str, op: &str) -> Vec<Stack> {
     ids.into_iter().map(|id| trace.stack(id).unwrap().unwrap()).collect()
 }
 
-/// What `addr2line` says of the call that returns there: a function, a file and a line.
+/// Returns what `addr2line` says of the call that returns to a frame: a function, and a file and line.
 fn addr2line(file: &Path, frame: &StackFrame) -> (String, String) {
     let address = format!("{:#x}", frame.module_address.unwrap() - 1);
     let output =

@@ -43,7 +43,7 @@ fn answers_of_the_api_are_stored_by_nobody_and_taken_for_no_other_type() {
     }
 }
 
-/// What went wrong, by the answer's status and JSON.
+/// Returns the status of an answer and the error in its JSON.
 fn refusal(response: &Response) -> (u16, String) {
     let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
     assert_eq!(answer["status"], "error");

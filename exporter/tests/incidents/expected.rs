@@ -12,7 +12,7 @@ const OF_LAUNCHES: &str = "GpucauseLaunchP99SpreadHigh";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) scenario: &'static str,
-    /// Whether the dispatcher thread has priority over all others, so that neighbours cannot disturb it.
+    /// True if the dispatcher thread has priority over all others, so that neighbours cannot disturb it.
     pub(crate) undisturbed: bool,
     pub(crate) alert: &'static str,
     pub(crate) receiver: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Expected {
     pub(crate) labels: &'static [(&'static str, &'static str)],
     /// Parts of the description beside the victim.
     pub(crate) description: &'static [&'static str],
-    /// Whether the launch p99 must be notified too, to a receiver of its own.
+    /// True if the launch p99 must be notified too, to a receiver of its own.
     pub(crate) slows_launches: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) const CPU_CONTENTION: Expected = Expected {
 };
 
 impl Expected {
-    /// Whether an alert is the one of a process with this fault.
+    /// Returns true if an alert is the one of a process with this fault.
     pub(crate) fn is(&self, alert: &Alert, pid: u32) -> bool {
         let labels = self.labels.iter().chain(&[("severity", "warning"), ("comm", COMM)]);
         alert.name() == self.alert
@@ -64,7 +64,7 @@ impl Expected {
             && labels.into_iter().all(|&(key, value)| alert.label(key) == value)
     }
 
-    /// Whether an alert is that of the launch p99 of a process with this fault.
+    /// Returns true if an alert is that of the launch p99 of a process with this fault.
     pub(crate) fn is_of_launches(&self, alert: &Alert, pid: u32) -> bool {
         self.slows_launches
             && alert.name() == OF_LAUNCHES
@@ -77,7 +77,7 @@ impl Expected {
         [self.alert].into_iter().chain(self.slows_launches.then_some(OF_LAUNCHES))
     }
 
-    /// What is wrong with the annotations of the right alert.
+    /// Returns what is wrong with the annotations of the right alert.
     pub(crate) fn complaints(&self, alert: &Alert, pid: u32) -> Vec<String> {
         let description = alert.annotation("description");
         let victim = format!("{COMM} (PID {pid} on ");

@@ -12,7 +12,7 @@ use crate::poll::{until, within};
 use crate::stack::{SPEED, Stack, until_injected};
 use crate::trainer::Trainer;
 
-/// What the exporter takes to detect a cause, on whatever clock.
+/// Seconds that the exporter takes to detect a cause, on whatever clock.
 const DETECTED_WITHIN: u64 = 5;
 /// From the injection to the notification.
 const NOTIFY_DEADLINE: Duration = on_this_clock(120);
@@ -113,7 +113,7 @@ fn relieve(stack: &Stack, fault: &Notified) {
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 
-/// What minutes added is what the exporter had counted of a process, whoever it is summed by, and has the price of the example.
+/// Asserts that the amounts of minutes add up to what the exporter counted of a process, also by owner, and have the example's price.
 fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
     let amount = |series: &str| format!("sum(sum_over_time({series}[1h]))");
     let of_process = format!("cause:gpucause_lost_seconds:increase1m{{pid=\"{pid}\"}}");
@@ -137,7 +137,7 @@ fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
 #[test]
 fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     let stack = Stack::start(SPEED);
-    // What a process lost before these rules were evaluated is in no amount.
+    // No amount has what a process lost before these rules were evaluated.
     until("rules of cost", || stack.prometheus.value("instance:gpucause_exporter:counted"));
     let contended = notified(&stack, CPU_CONTENTION, start(&stack, &CPU_CONTENTION));
     relieve(&stack, &contended);

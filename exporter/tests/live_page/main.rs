@@ -59,7 +59,7 @@ fn until_over(server: &Exporter) {
     poll::until("the last snapshot", || (points() == Some(3)).then_some(()));
 }
 
-/// As somebody does who reads the token and types it.
+/// Logs in like somebody who reads the token and types it.
 fn log_in(browser: &mut Browser, server: &Exporter) {
     browser.open(&format!("http://me:{}@{}/login", token(server), server.address));
     // Where a URL has credentials, Chromium does not send those that it knows; with a dialog it needs no second request.

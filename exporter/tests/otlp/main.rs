@@ -85,7 +85,7 @@ impl Running {
         until("the count", || (self.counts().sent == sent as u64).then_some(()));
     }
 
-    /// As `systemctl stop` does.
+    /// Stops the sender as `systemctl stop` does.
     fn stop(mut self) -> OtlpCounts {
         self.log.close();
         self.sender.take().unwrap().join().unwrap();

@@ -35,7 +35,7 @@ pub(crate) enum Answer {
     HangUp,
 }
 
-/// What came so far.
+/// Requests and records that came so far.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// Ids of taken records, in order.
@@ -135,7 +135,7 @@ fn request(stream: &mut impl io::BufRead) -> io::Result<Option<(String, Vec<u8>)
     Ok(Some((head, plain)))
 }
 
-/// Whether the connection stays.
+/// Sends an answer; returns true if the connection stays.
 fn respond(stream: &mut impl Write, answer: &Answer) -> io::Result<bool> {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n";
     match answer {

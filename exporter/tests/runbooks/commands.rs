@@ -17,7 +17,7 @@ use crate::exporter::{Exporter, gpucause};
 use crate::{documents, folder};
 use table::{COMMANDS, How};
 
-/// What a reader replaces, and what it is here.
+/// Placeholders that a reader replaces, and their values here.
 const PLACEHOLDERS: [(&str, &str); 5] = [
     ("USER@HOST:PORT", "me@gpu-1:9400"),
     ("completions SHELL", "completions bash"),
@@ -34,7 +34,7 @@ struct CommandLine {
     text: String,
 }
 
-/// Those of all documents but of the worked cases, which the tests of those run, and of the changelog, which names old ones too.
+/// Returns the commands of all documents except the worked cases, which have tests of their own, and the changelog, which names old ones too.
 fn command_lines() -> Vec<CommandLine> {
     let mut found = Vec::new();
     for (page, text) in documents() {

@@ -45,7 +45,7 @@ fn files(dir: &str, ending: &str) -> BTreeMap<String, String> {
     wanted.map(text).collect()
 }
 
-/// What follows `key` on lines of all YAML files of a folder, such as the names of alerts.
+/// Returns what follows `key` on lines of all YAML files of a folder, such as the names of alerts.
 fn values(dir: &str, key: &str) -> BTreeSet<String> {
     let files = files(dir, "yaml");
     let lines = files.values().flat_map(|text| text.lines());
@@ -53,7 +53,7 @@ fn values(dir: &str, key: &str) -> BTreeSet<String> {
     found.map(|value| value.trim().to_owned()).collect()
 }
 
-/// What follows `key` in the rules of this alert.
+/// Returns what follows `key` in the rules of this alert.
 fn values_of(alert: &str, key: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for text in files("alerts", "yaml").values() {
@@ -159,7 +159,7 @@ fn full_series() -> BTreeSet<String> {
     names
 }
 
-/// What a text reads beyond the default level. That has off-CPU time of workers over all reasons only.
+/// Returns what a text reads beyond the default level. That level has off-CPU time of workers over all reasons only.
 fn beyond_default(text: &str, full: &BTreeSet<String>) -> Vec<String> {
     let name = Regex::new("[a-zA-Z_:][a-zA-Z0-9_:]*").unwrap();
     let names = name.find_iter(text).map(|found| found.as_str().to_owned());
@@ -359,7 +359,7 @@ fn only_what_the_default_level_lacks_is_beyond_it() {
     }
 }
 
-/// What a heading is called in links, as GitHub has it.
+/// Returns the anchor of a heading, in the format of GitHub.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

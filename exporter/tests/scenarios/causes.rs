@@ -12,9 +12,9 @@ use crate::run::{Evaluation, Outcome, Plan, rounds, run, tries};
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     cause: Cause,
-    /// Whether the chain's loss is compared with the measured one.
+    /// True if the chain's loss is compared with the measured one.
     loses: bool,
-    /// Whether the chain includes the loss before its first evaluation.
+    /// True if the chain includes the loss before its first evaluation.
     since_injection: bool,
     /// From the injection to the chain, in seconds.
     within: f64,
@@ -31,7 +31,7 @@ impl Expected {
 /// The share by which the chain's loss may differ from the measured one.
 const TOLERANCE: f64 = 0.1;
 
-/// What is wrong with a run: each of these causes must be found, and none before the injection.
+/// Returns what is wrong with a run: each of these causes must be found, and none before the injection.
 fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
     let mut complaints = Vec::new();
     let Some(injected) = &outcome.trainer.injected else {
@@ -72,15 +72,15 @@ fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
 }
 
 impl Expected {
-    /// Whether a chain has this cause. The scheduler chooses whether a thread that shares its CPU is preempted or waits in the run
-    /// queue.
+    /// Returns true if a chain has this cause. The scheduler chooses whether a thread that shares its CPU is preempted or waits in the
+    /// run queue.
     fn is(&self, chain: &Chain) -> bool {
         let of_cpu = |cause| matches!(cause, Cause::CpuPreemption | Cause::RunqueueWait);
         chain.cause == self.cause || (of_cpu(self.cause) && of_cpu(chain.cause))
     }
 }
 
-/// What is wrong with one cause of a run.
+/// Returns what is wrong with one cause of a run.
 fn complaints_of(
     outcome: &Outcome,
     expected: Expected,

@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
-    /// Whether an unrelated process keeps the other CPU busy.
+    /// True if an unrelated process keeps the other CPU busy.
     pub(crate) beside_noise: bool,
     /// Between two evaluations: a part of the daemon's interval, as every round waits for several.
     pub(crate) evaluate_every: Duration,
