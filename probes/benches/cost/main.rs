@@ -1,4 +1,4 @@
-//! What the probes cost, as ratios of interleaved runs in one process tree: absolute times depend on the machine, ratios
+//! Cost of the probes, as ratios of interleaved runs in one process tree: absolute times depend on the machine, ratios
 //! carry over. Run with `make bench`.
 //!
 //! The probed function is `cudaLaunchKernel` of this very program, which a child process calls. It is compared with the
@@ -118,7 +118,7 @@ fn calls() -> Result<f64> {
     Ok(net(&ours))
 }
 
-/// What a call takes that gpucause observes, and of whose kernel the launches are timed apart.
+/// Returns the time of a call that gpucause observes, while launches of its kernel are timed apart.
 fn observed_calls() -> Result<f64> {
     let probes = Probes::start(Options::default())?;
     let child = Child::start("call", CALLS)?;
@@ -146,7 +146,7 @@ fn ensure_counted(probes: &Probes, pid: Tgid, calls: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a call takes in this mode, relative to one with an empty program: for `make test-kernels`.
+/// Prints the cost of a call in this mode, relative to one with an empty program: for `make test-kernels`.
 fn hit(mode: AttachMode) -> Result<()> {
     let (mut plain, mut empty, mut ours) =
         (Series::new("no probe"), Series::new("empty"), Series::new("gpucause"));

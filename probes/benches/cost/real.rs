@@ -1,4 +1,4 @@
-//! What a launch as real programs make it takes, by the runtime and within that by the driver, at each step that keeps to a budget.
+//! This measures a launch as real programs make it, by the runtime and within that by the driver, at each step that keeps to a budget.
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::snapshot::LaunchStep;

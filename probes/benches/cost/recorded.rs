@@ -1,4 +1,4 @@
-//! What a probed call costs while single events are recorded, and while they could be.
+//! This measures a probed call while single events are recorded, and while they could be.
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::Nanos;

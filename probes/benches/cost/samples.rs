@@ -1,4 +1,4 @@
-//! What samples of a Python thread that computes take of a CPU, by the kernel's own statistics.
+//! This measures the CPU time of samples of a Python thread that computes, by the kernel's own statistics.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

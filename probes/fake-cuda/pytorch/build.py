@@ -50,7 +50,7 @@ def symbols(library, which):
 
 
 def imported(folder):
-    """What the libraries of a folder import of others: versions by name."""
+    """Returns the symbols that the libraries of a folder import from others: versions by name."""
     wanted, defined = collections.defaultdict(set), set()
     for library in sorted(folder.glob("*.so*")):
         defined.update(name for name, _, _ in symbols(library, "--defined-only"))

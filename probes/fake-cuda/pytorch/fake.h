@@ -1,4 +1,4 @@
-// What the stand-ins share: results, the count of calls by thread, and how a function of CUDA is written.
+// The stand-ins share results, the count of calls by thread, and how a function of CUDA is written.
 #pragma once
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -42,7 +42,7 @@ result fake_act(int id, uint64_t call);
 		__builtin_expect(fake_scripted[id_], 0) ? fake_act(id_, call_) : OK;                                   \
 	})
 
-// The same where the function cannot fail: a script that wants it to is wrong.
+// Counts a call of a function that cannot fail: a script that wants it to fail is wrong.
 #define COUNT_ONLY()                                                                                                   \
 	do {                                                                                                           \
 		if (COUNT()) {                                                                                         \

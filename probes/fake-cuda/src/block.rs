@@ -62,7 +62,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As for [`block`].
+/// The errors are those of [`block`].
 pub fn prepare(way: Way) -> io::Result<()> {
     match way {
         Way::Lock => with(|own| &mut own.lock, || Other::new(MUTEX), |_| ()),
@@ -156,14 +156,14 @@ fn with<T, R>(
 /// For how long a lock, or work, is waited for at a time.
 const PIECE_NS: u64 = 1_000_000;
 
-/// What another thread has or does.
+/// Another thread has this lock, or does this work.
 #[derive(Clone, Copy)]
 struct Kind {
     thread: &'static str,
     /// Value of the futex meanwhile.
     value: u32,
     piece_ns: Option<u64>,
-    /// Whether the other waits for the futex before it works.
+    /// True if the other thread waits for the futex before it works.
     is_polled: bool,
 }
 

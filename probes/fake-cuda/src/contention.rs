@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use crate::clock;
 use crate::waker::Waker;
 
-/// What the other thread fills each time, and what it moves, which has no memory of its own: each takes some ten milliseconds.
+/// The other thread fills `BYTES` each time, or moves `MOVED_BYTES`, which have no memory of their own: each takes some ten milliseconds.
 const BYTES: usize = 48 << 20;
 const MOVED_BYTES: usize = 1 << 30;
 /// The largest page of any kernel, and what the smallest page table holds.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::block::block;
 use crate::script::Behaviour;
 
-/// What a call passes that its behaviour may depend on.
+/// Arguments on which the behaviour of a call may depend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Call {
     /// Bytes that are moved.
@@ -44,7 +44,7 @@ struct Plan {
     behaviour: Behaviour,
     callback: Option<Callback>,
     calls: AtomicU64,
-    /// Whether a thread has a plan of its own.
+    /// True if a thread has a plan of its own.
     per_thread: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the stand-in CUDA libraries share: a script says what each function does when it is called.
+//! The stand-in CUDA libraries share this: a script says what each function does when it is called.
 //!
 //! A library lists its functions with [`exports!`] and gets its control functions from [`control!`]. The script comes from
 //! the environment variable `GPUCAUSE_FAKE` when the library is loaded (grammar: [`script`]) and can be changed by

@@ -21,7 +21,7 @@ pub struct Library {
     pub api: Api,
     /// Its functions.
     pub functions: &'static [&'static [&'static Function]],
-    /// What `nest` does in this library.
+    /// Function that applies `nest` in this library.
     pub nest: Option<fn(bool) -> Result<(), String>>,
 }
 
@@ -180,7 +180,7 @@ macro_rules! exports {
                     $crate::function::Function::new(stringify!($symbol));
             )+)+
         }
-        /// What this module exports.
+        /// Functions that this module exports.
         pub(crate) static FUNCTIONS: &[&$crate::function::Function] =
             &[$($(&statics::$symbol),+),+];
         $($($crate::export_one!($symbol $arguments $function $body);)+)+

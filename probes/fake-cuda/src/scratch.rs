@@ -13,10 +13,10 @@ use crate::clock;
 const FILE_BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 128 << 10;
 const DIRTY_BYTES: usize = 2 << 20;
-/// What `O_DIRECT` and page faults work in.
+/// `O_DIRECT` and page faults work in units of so many bytes.
 const PAGE: usize = 4096;
-/// What is asked of the disk before one page fault waits for all of it: it takes a hundred times as long as the switches away
-/// from the thread and back, and several times the CPU time of its pages.
+/// Bytes that are requested from the disk before one page fault waits for all of them. They take a hundred times as long as the
+/// switches away from the thread and back, and several times the CPU time of their pages.
 const REQUEST_BYTES: usize = 256 << 10;
 
 static DIR: RwLock<Option<PathBuf>> = RwLock::new(None);

@@ -39,7 +39,7 @@ pub enum Way {
     Work,
     /// A lock that is polled, whose holder wakes nobody and waits until it is taken.
     Switched,
-    /// The same, whose holder mostly spins instead of waiting.
+    /// A lock like that of [`Way::Switched`], whose holder mostly spins instead of waiting.
     Spun,
     /// A lock that is polled, whose holder mostly spins and waits for it again in one of six turns. A pause follows each.
     Unseen,
@@ -103,7 +103,7 @@ impl Way {
     }
 }
 
-/// What one function does. The default does nothing and returns 0.
+/// Behaviour of one function. The default does nothing and returns 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Behaviour {
     /// How time is spent; spinning if the script only gives `gbps`.
@@ -112,9 +112,9 @@ pub struct Behaviour {
     pub base_ns: u64,
     /// Bytes a nanosecond that add to the time; 0 for none.
     pub bytes_per_ns: f64,
-    /// Whether the call waits for a signal.
+    /// True if the call waits for a signal.
     pub hang: bool,
-    /// What is returned on every `ret_every`th call.
+    /// Result of every `ret_every`th call.
     pub ret: i32,
     /// Counted from 1.
     pub ret_every: u64,
@@ -129,15 +129,15 @@ impl Default for Behaviour {
 /// One clause of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Clause {
-    /// Whether the runtime calls the driver.
+    /// True if the runtime calls the driver.
     Nest(bool),
     /// Where files are made.
     Dir(PathBuf),
-    /// What a function does.
+    /// Behaviour of a function.
     Function {
         /// Documented name, symbol, or `*`.
         op: String,
-        /// What it does.
+        /// Its behaviour.
         behaviour: Behaviour,
     },
 }
@@ -189,7 +189,7 @@ pub enum ScriptError {
     Setting {
         /// The setting and its value.
         setting: String,
-        /// What failed.
+        /// Reason of the failure.
         reason: String,
     },
 }

@@ -89,7 +89,7 @@ impl<T> Out<T> {
         }
     }
 
-    /// Whether the caller wants no result.
+    /// Returns true if the caller wants no result.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }

@@ -13,7 +13,7 @@ static HEAP: Heap = Heap::new(0x7f00_0200_0000);
 const INVALID_VALUE: c_int = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
-/// What rows are padded to, in bytes.
+/// Rows are padded to a multiple of so many bytes.
 const PITCH: usize = 512;
 
 /// `CUDA_ARRAY_DESCRIPTOR` and `CUDA_ARRAY3D_DESCRIPTOR`: `D` lengths, then the element.

@@ -25,7 +25,7 @@ impl Entry {
         if address.is_null() { 0 } else { call_driver(address, &arguments) }
     }
 
-    /// Whether calls reach the driver.
+    /// Returns true if calls reach the driver.
     #[inline(always)]
     pub(crate) fn is_there(&self) -> bool {
         !self.address.load(Ordering::Relaxed).is_null()

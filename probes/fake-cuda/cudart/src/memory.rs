@@ -13,7 +13,7 @@ use crate::error::{INVALID_VALUE, MEMORY_ALLOCATION, finish};
 
 static HEAP: Heap = Heap::new(0x0003_0200_0000);
 
-/// What rows are padded to, in bytes.
+/// Rows are padded to a multiple of so many bytes.
 const PITCH: usize = 512;
 
 /// `cudaChannelFormatDesc`.

@@ -51,7 +51,7 @@ pub(crate) fn id(device: Device) -> Option<u32> {
     u32::try_from(instance_of(device)?).ok().map(|instance| FIRST_ID + instance)
 }
 
-/// Those of the GPU, or of the instance: the processes are on the instances in turn.
+/// Returns the processes of the GPU, or of the instance: the processes are on the instances in turn.
 pub(crate) fn processes(device: Device, gpu: usize) -> Vec<(u32, u64)> {
     let all = values().processes(gpu);
     match instance_of(device) {

@@ -91,7 +91,7 @@ fn about(device: Device, give: impl FnOnce(usize)) -> u32 {
     }
 }
 
-/// The same, unless the GPU does not support `key`.
+/// Does what `about` does, unless the GPU does not support `key`.
 fn about_supported(device: Device, key: &str, give: impl FnOnce(usize)) -> u32 {
     match DeviceHandle::of(device) {
         Some(DeviceHandle { gpu, .. }) if !values().supports(key, gpu) => NOT_SUPPORTED,

@@ -1,4 +1,4 @@
-// What the files of the driver share.
+// Declarations that the files of the driver share.
 #pragma once
 #include "../fake.h"
 #include <stdatomic.h>
@@ -14,7 +14,7 @@ extern int devices;
 uint64_t now(void);
 void spin_until(uint64_t end);
 void sleep_until(uint64_t end);
-// As a synchronizing call waits for the GPU: on the CPU, or asleep with FAKE_BLOCKING=1.
+// Waits for the GPU as a synchronizing call does: on the CPU, or asleep with FAKE_BLOCKING=1.
 void wait_until(uint64_t end);
 
 // A captured graph is its number of kernels.

@@ -1,4 +1,4 @@
-// What functions of NVIDIA's maths libraries must do for PyTorch to go on, shared by what is written and what is generated.
+// NVIDIA's maths libraries must do this for PyTorch to go on. Functions that are written and generated ones share it.
 #pragma once
 #include "../fake.h"
 
@@ -12,5 +12,5 @@ struct handle {
 int cuLaunchKernelEx(const struct launch_config *, ptr, ptr *, ptr *);
 // The calls of the driver that a product of cuBLAS makes, on this stream.
 int product(struct handle *handle, ptr stream);
-// The same, on the stream of the handle.
+// Makes the calls of a product, on the stream of the handle.
 int compute(struct handle *handle);

@@ -65,7 +65,7 @@ API void __cudaRegisterFunction(ptr *handle, const char *host, char *function, c
 
 CALL(__cudaGetKernel, (struct kernel * *out, const void *host), *out = kernel_of(host), OK)
 
-// What NVIDIA's occupancy and attribute functions say of a kernel, from the driver's part.
+// NVIDIA's occupancy and attribute functions answer for a kernel from the driver's part.
 API result cudaFuncGetAttributes(char *out, const void *host)
 {
 	COUNT_ONLY();

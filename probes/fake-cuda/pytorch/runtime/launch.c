@@ -44,7 +44,7 @@ RUNTIME(cudaLaunchHostFunc, (ptr stream, void (*function)(ptr), ptr data), cuLau
 CALL(cudaStreamAddCallback, (ptr stream, void (*function)(ptr, int, ptr), ptr data, unsigned flags),
      function(stream, OK, data), OK)
 
-// What <<<...>>> pushes before it calls the kernel's host function, which pops it.
+// <<<...>>> pushes this before it calls the kernel's host function, which pops it.
 struct configuration {
 	dim3 grid, block;
 	size_t shared;

@@ -1,4 +1,4 @@
-// What the files of the runtime share.
+// Declarations that the files of the runtime share.
 #pragma once
 #include "../fake.h"
 #include "driver_calls.h"

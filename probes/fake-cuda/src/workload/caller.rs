@@ -23,7 +23,7 @@ pub(crate) fn call_bare(operation: &Operation) -> c_int {
     call_at(operation.address, &operation.slots)
 }
 
-/// What a thread launches.
+/// Kernels that a thread launches.
 #[derive(Debug, Clone)]
 pub(crate) struct Launchable {
     kernels: Vec<Kernel>,

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     pub(crate) scenario: Scenario,
 }
 
-/// What every scenario takes.
+/// Options that every scenario takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Directory that holds libcudart.so.12 or .13, libcuda.so.1 and libnccl.so.2; the last two are opened when an op of
@@ -84,7 +84,7 @@ pub(crate) struct Common {
     pub(crate) rank: usize,
 }
 
-/// What is asked for a kernel's handle.
+/// Functions that give a kernel's handle.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Handles {
     /// `cuModuleGetFunction`, by name.

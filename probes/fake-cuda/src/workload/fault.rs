@@ -1,4 +1,4 @@
-//! What goes wrong in a loop that feeds a GPU, one file a family of causes.
+//! Faults of a loop that feeds a GPU, one file a family of causes.
 //!
 //! Each fault is injected for real: by processes that fight for a CPU, locks that are held, files that are read. Only the GPU and
 //! its libraries are played. The strength of a fault is the share of the loop's time that it is meant to take; what it
@@ -44,7 +44,7 @@ pub(crate) enum Name {
     CpuLimit,
     /// A thread computes while it holds a mutex that the dispatcher thread needs before its launches.
     Lock,
-    /// The same, with the mutex taken inside a copy of each step.
+    /// A thread computes while it holds a mutex that the dispatcher thread needs inside a copy of each step.
     LockInCall,
     /// Data-loader worker processes that do not keep up.
     Dataloader,
@@ -87,7 +87,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// Whether it leaves the steps of the loop as they are, so that others can go wrong beside it.
+    /// Returns true if it leaves the steps of the loop as they are, so that others can go wrong beside it.
     fn combines(self) -> bool {
         matches!(
             self,
@@ -150,7 +150,7 @@ pub(crate) trait Fault {
         Pace::STEADY
     }
 
-    /// What of the program's time counts as lost.
+    /// Returns the kind of the program's time that counts as lost.
     fn kind(&self) -> Kind {
         Kind::Sections
     }
@@ -174,12 +174,12 @@ pub(crate) trait Fault {
         Ok(())
     }
 
-    /// What goes wrong in a step, before its launches.
+    /// Goes wrong in a step, before its launches.
     fn disturb(&mut self, _gpu: &mut Gpu, _loss: &Loss) -> Result<()> {
         Ok(())
     }
 
-    /// What happens before the launches of each step; `loss` is there once the fault is.
+    /// Runs before the launches of each step; `loss` is there once the fault is.
     fn before(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
         loss.map_or(Ok(()), |loss| self.disturb(gpu, loss))
     }

@@ -21,7 +21,7 @@ const ALL_KERNELS: u32 = 4096;
 const HOST_TO_DEVICE: usize = 1;
 const DEVICE_TO_HOST: usize = 2;
 
-/// What a step of the loop takes while nothing is wrong, in nanoseconds.
+/// A step of the loop while nothing is wrong, with times in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Host code before the launches.

@@ -33,7 +33,7 @@ static UNNAMED: [u64; 8192] = [0; 8192];
 pub(crate) struct Kernel {
     /// Its symbol, or its address if it has none.
     pub(crate) name: String,
-    /// What launches pass.
+    /// Address that launches pass.
     pub(crate) address: usize,
 }
 

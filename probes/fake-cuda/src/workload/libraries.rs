@@ -117,7 +117,7 @@ impl Libraries {
         bail!("`{op}`: its library is not a stand-in, it cannot be scripted");
     }
 
-    /// Whether the op's library is a stand-in.
+    /// Returns true if the op's library is a stand-in.
     pub(crate) fn is_scripted(&self, op: &str) -> Result<bool> {
         Ok(self.handle(op)?.find("gpucause_fake_set").is_some())
     }

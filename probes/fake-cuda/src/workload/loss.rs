@@ -8,7 +8,7 @@ use gpucause_fake_cuda::clock;
 
 use crate::thread_stats::RunQueue;
 
-/// What is lost time.
+/// Kind of lost time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Sections of the program that the fault marks.

@@ -9,7 +9,7 @@ use gpucause_fake_cuda::types::{self, Slots};
 use crate::cli::{Common, CopyKind};
 use crate::libraries::Libraries;
 
-/// What a call does to the truth.
+/// Effect of a call on the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing but being counted.

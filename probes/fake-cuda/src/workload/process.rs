@@ -100,7 +100,7 @@ pub(crate) fn lead_session() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a process with this PID.
+/// Returns true if there is a process with this PID.
 pub(crate) fn is_there(pid: u32) -> bool {
     // SAFETY: takes integers; signal 0 is none.
     unsafe { libc::kill(pid.cast_signed(), 0) == 0 }
@@ -155,7 +155,7 @@ pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
 /// How long a busy loop runs between two checks of its input.
 const CHECK_NS: u64 = 1_000_000;
 
-/// Whether the other end of a pipe is closed.
+/// Returns true if the other end of a pipe is closed.
 fn has_closed(pipe: RawFd) -> bool {
     let mut asked = libc::pollfd { fd: pipe, events: 0, revents: 0 };
     // SAFETY: one descriptor is passed.

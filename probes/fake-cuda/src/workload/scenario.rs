@@ -1,4 +1,4 @@
-//! What the workload can do, one file a subcommand.
+//! Scenarios of the workload, one file a subcommand.
 
 pub(crate) mod block;
 pub(crate) mod calls;

@@ -8,7 +8,7 @@ use gpucause_fake_cuda::clock;
 /// Interval at which waiters check for the end.
 const CHECK_NS: u64 = 100_000_000;
 
-/// What all processes of a program see. Zero bytes are its first state.
+/// Memory that all processes of a program see. Zero bytes are its first state.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Shared {

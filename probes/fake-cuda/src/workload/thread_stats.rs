@@ -1,4 +1,4 @@
-//! What the kernel says about the calling thread, and the difference over a stretch of work.
+//! Kernel statistics of the calling thread, and their difference over a stretch of work.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -35,7 +35,7 @@ impl ThreadStats {
         })
     }
 
-    /// What happened between an earlier reading and this one. `start_ns` and `end_ns` are on `CLOCK_MONOTONIC`.
+    /// Returns the difference from an earlier reading to this one. `start_ns` and `end_ns` are on `CLOCK_MONOTONIC`.
     pub(crate) fn since(&self, start: &Self) -> Value {
         let wall = self.at_ns - start.at_ns;
         let cpu = self.cpu_ns - start.cpu_ns;

@@ -9,10 +9,10 @@ use crate::{fault, process};
 /// the last of these as its result.
 #[derive(Debug, Args)]
 pub(crate) struct FaultOptions {
-    /// What goes wrong.
+    /// Fault to inject.
     #[arg(value_enum)]
     pub(crate) name: fault::Name,
-    /// What else goes wrong at the same time.
+    /// Other faults to inject at the same time.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...")]
     pub(crate) and: Vec<fault::Name>,
     /// Share of the loop's time that is to be lost, 0.05 to 0.8.

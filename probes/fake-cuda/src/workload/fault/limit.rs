@@ -43,7 +43,7 @@ impl Drop for Removed {
 struct Group {
     root: PathBuf,
     own: PathBuf,
-    /// Whether it is of the second version of control groups.
+    /// True if it is of the second version of control groups.
     unified: bool,
     _removed: Removed,
 }

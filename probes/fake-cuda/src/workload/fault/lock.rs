@@ -114,7 +114,7 @@ impl Fault for Contended {
         if !self.inside {
             pass()?;
         }
-        // Of waits inside calls those of the step before.
+        // Waits inside calls are those of the step before.
         let waited = WAITED_NS.swap(0, Ordering::Relaxed);
         if let Some(loss) = loss {
             loss.add(waited);

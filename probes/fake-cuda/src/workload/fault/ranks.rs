@@ -19,7 +19,7 @@ const NAME: &str = "trainer-rank";
 const WORLD: u32 = 2;
 const LATE: u32 = WORLD - 1;
 
-/// What the wait inside a synchronisation needs to know.
+/// Memory and rank for the wait inside a synchronisation.
 static MEETING: OnceLock<(&'static Shared, u32)> = OnceLock::new();
 
 /// Waits for the other ranks, and counts how long.
@@ -110,7 +110,7 @@ impl Straggler {
         Ok(Self { shared, common: common.clone(), others, own: None, reported_ns: 0 })
     }
 
-    /// What this rank waits for longer than the late one.
+    /// Returns how much longer this rank waits than the late one, in nanoseconds.
     fn waited_ns(&self) -> u64 {
         let of = |rank: u32| self.shared.times_ns[rank as usize].load(Ordering::Relaxed);
         of(0).saturating_sub(of(LATE))

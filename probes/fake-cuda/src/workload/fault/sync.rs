@@ -22,7 +22,7 @@ pub(super) struct EachLaunch {
 
 impl EachLaunch {
     fn new(strength: f64, copies: bool) -> Self {
-        // What is lost is the time outside the waits.
+        // Lost time is the time outside the waits.
         Self { wait_ns: added_ns(HOST_NS + Pace::STEADY.launch_ns, 1.0 - strength), copies }
     }
 

@@ -81,7 +81,7 @@ impl Faults {
     }
 }
 
-/// What was lost so far, by fault; the first is that which was asked for.
+/// Losses so far, by fault; the first is that of the fault that was asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Losses(Vec<(Name, Loss)>);
 

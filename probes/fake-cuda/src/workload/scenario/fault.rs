@@ -34,7 +34,7 @@ fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// What is known when the fault begins.
+/// Returns the facts that are known when the fault begins.
 fn head(options: &FaultOptions, culprit: Option<&Culprit>) -> Value {
     json!({
         "pid": std::process::id(),

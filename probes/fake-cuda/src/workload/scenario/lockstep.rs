@@ -20,7 +20,7 @@ use crate::shared::{wait, wake_all};
 
 const MOST_RANKS: usize = 64;
 
-/// What the ranks share. Zero bytes are its first state.
+/// Memory that the ranks share. Zero bytes are its first state.
 #[repr(C)]
 struct Meeting {
     arrivals: AtomicU32,

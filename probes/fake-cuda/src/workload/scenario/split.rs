@@ -14,7 +14,7 @@ use crate::process::{Burners, pin, run_ns, thread_id};
 use crate::session::Threads;
 use crate::thread_stats::{RunQueue, ThreadStats};
 
-/// What is called: the launch, and the op that waits for it.
+/// Ops that are called: the launch, and the one that waits for it.
 const OPS: [&str; 2] = ["cudaLaunchKernel", "cudaStreamSynchronize"];
 const LAUNCH: usize = 0;
 const SYNC: usize = 1;

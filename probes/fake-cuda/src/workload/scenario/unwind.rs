@@ -22,9 +22,9 @@ use crate::operation::{Effect, Operation, Pool};
 use crate::process::{again, fork, thread_id, wait_for};
 use crate::session;
 
-/// What is called; a callback and a signal handler have no other way to know.
+/// Operation to call; a callback and a signal handler have no other way to know it.
 static OPERATION: OnceLock<Operation> = OnceLock::new();
-/// What the signal handler calls.
+/// Operation that the signal handler calls.
 static QUERY: OnceLock<Operation> = OnceLock::new();
 /// Calls that are, or were, inside the callback.
 static INSIDE: AtomicU64 = AtomicU64::new(0);

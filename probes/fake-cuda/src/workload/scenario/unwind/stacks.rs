@@ -17,9 +17,9 @@ use crate::operation::Operation;
 
 const STACK: usize = 256 << 10;
 
-/// What is called on the other stack.
+/// Operation that is called on the other stack.
 static INNER: OnceLock<Operation> = OnceLock::new();
-/// Whether the thread is on the other stack.
+/// True while the thread is on the other stack.
 static ELSEWHERE: AtomicBool = AtomicBool::new(false);
 static FIRST: Context = Context(UnsafeCell::new(MaybeUninit::uninit()));
 static OTHER: Context = Context(UnsafeCell::new(MaybeUninit::uninit()));
@@ -81,7 +81,7 @@ fn prepare(setup: &Setup, common: &Common, options: &Unwind) -> Result<()> {
     Ok(())
 }
 
-/// As above, with a second stack that `run` begins on, and calls that change the stack before they return.
+/// Prepares the inner operation, a second stack that `run` begins on, and calls that change the stack before they return.
 fn prepare_switches(
     setup: &Setup,
     common: &Common,
