@@ -66,7 +66,7 @@ impl Daemon {
         eventually(SOON, "the library", || self.library(path))
     }
 
-    /// What the programs have counted about themselves.
+    /// Returns a counter that the programs keep about themselves.
     fn counter(&self, counter: SelfCounter) -> u64 {
         let snapshot = self.probes.snapshot().expect("readable maps");
         snapshot

@@ -32,7 +32,7 @@ use support::fixture::Fixture;
 use support::guest::is_emulated;
 use support::libraries::{PLAIN, code_at, probe_offset};
 
-/// What a process holds of eBPF: kind and number of each program, map and link.
+/// A process holds these resources of eBPF: kind and number of each program, map and link.
 type Resources = BTreeSet<(&'static str, u32)>;
 
 fn our_resources() -> Resources {
@@ -120,7 +120,7 @@ fn code_in_running_processes_is_as_it_was_and_as_fast() {
 #[test]
 fn the_probes_of_many_files_are_gone_within_two_seconds() {
     const FILES: u32 = 384;
-    // As many of one user's files may have probes, whatever else runs here.
+    // So many files of one user may have probes, whatever else runs here.
     const OF_ONE_OWNER: u32 = 128;
     let fixture = fixture();
     let daemon = Daemon::start();

@@ -1,5 +1,5 @@
-//! What is charged of an interval off the CPU whose end the kernel did not report is within the interval, and right where the
-//! scheduler's count is.
+//! The parts that are charged of an interval off the CPU whose end the kernel did not report are within the interval, and right where
+//! the scheduler's count is.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing test may panic")]
 
 use std::io::Write as _;

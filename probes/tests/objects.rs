@@ -1,4 +1,4 @@
-//! What can be said of the compiled programs without loading them.
+//! Checks of the compiled programs without loading them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing test may panic")]
 
 use std::collections::BTreeMap;

@@ -318,7 +318,7 @@ fn the_driver_hands_out_only_functions_that_are_probed() {
     let found = entry_points(&driver, &image).unwrap();
     println!("libcuda: {} entry points compared", found.compared);
     assert!(found.compared > 1000 && found.not_probed.is_empty(), "{found:?}");
-    // Those whose probes are missing are named.
+    // Functions whose probes are missing are named.
     image.sites.retain(|site| !site.symbol.starts_with("cuMemAlloc_v2"));
     let found = entry_points(&driver, &image).unwrap();
     assert_eq!(found.not_probed.into_iter().collect::<Vec<_>>(), ["cuMemAlloc"]);

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::observe::Observed;
 use crate::workload::{StandIns, Workload, number};
 
-/// What allocates, what frees that, and bytes of one allocation in [`SHAPE`]: rows padded to 512 bytes in pitched memory,
-/// elements of 8 bytes in arrays.
+/// Each family has an op that allocates, one that frees, and the bytes of one allocation in [`SHAPE`]: rows padded to 512 bytes
+/// in pitched memory, elements of 8 bytes in arrays.
 const FAMILIES: [(&str, &str, u64); 16] = [
     ("cudaMalloc", "cudaFree", 1000),
     ("cudaMallocManaged", "cudaFree", 1000),
@@ -110,7 +110,7 @@ fn host_memory_and_failed_allocations_are_no_device_memory() -> Result<()> {
     Ok(())
 }
 
-/// What a reset or the end of a context frees is unknown, as it concerns one device only.
+/// It is unknown what a reset or the end of a context frees, as it concerns one device only.
 #[test]
 fn memory_that_went_with_its_device_counts_as_freed_when_its_address_is_given_out_again()
 -> Result<()> {

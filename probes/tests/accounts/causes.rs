@@ -23,8 +23,8 @@ fn check_name(measured: &Measured, reasons: &[Reason], name: &str) -> Result<()>
     Ok(())
 }
 
-/// What the only thread lost in shares that never block is preemption. What it lost in others may be, too: schedstat
-/// does not tell.
+/// Preemption is all that the only thread lost in shares that never block, and may be what it lost in others: schedstat
+/// does not say.
 fn check_preempted(measured: &Measured) -> Result<()> {
     let thread = &measured.truth()["threads"][0];
     let queued = |share: &str| number(thread, &format!("/spent/{share}/queued_ns"));

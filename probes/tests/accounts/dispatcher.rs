@@ -22,7 +22,7 @@ fn off(account: &TimeAccount, reason: Reason) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, State::Off(reason)).0).sum()
 }
 
-/// What a dispatcher may be busy with, and all of it at once.
+/// A dispatcher may be busy with each of these, and with all of them at once.
 const WORKLOADS: [(&str, &str); 9] = [
     ("spinning host code", "split --seconds 1.2 --round 5ms --shares host=98,launch=2"),
     ("a launch storm", "calls --threads 2 --calls 600000"),
@@ -138,7 +138,7 @@ fn blocked(arguments: &str) -> Result<ProcessSnapshot> {
     Ok(blocked_and_truth(arguments)?.0)
 }
 
-/// The same, and its own account.
+/// Returns a workload that has blocked so between its calls, and its own account.
 fn blocked_and_truth(arguments: &str) -> Result<(ProcessSnapshot, serde_json::Value)> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;

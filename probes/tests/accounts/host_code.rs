@@ -1,4 +1,4 @@
-//! What chosen threads run, by samples of their stacks.
+//! Samples of the stacks of chosen threads show what these threads run.
 
 use std::collections::HashMap;
 use std::fs;

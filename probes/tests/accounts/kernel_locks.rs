@@ -9,7 +9,7 @@ use crate::observe::Observed;
 use crate::shares::{started, waited};
 use crate::workload::StandIns;
 
-/// What the stand-in's thread is called that has the locks.
+/// Name of the stand-in's thread that has the locks.
 const HOLDER: &str = "kernel-holder";
 
 /// A workload that blocks so between its calls, or in them, when it has done so.

@@ -27,12 +27,12 @@ const ROUNDS: usize = 6;
 /// How often it is checked whether the machine is calm before it is taken as it is.
 const CHECKS: usize = 100;
 
-/// The same calls as the kernel and as the workload saw them.
+/// Calls as the kernel and as the workload saw them.
 struct Measured {
     kernel: Histogram,
     /// Each call's duration by the caller's clock in nanoseconds, ascending.
     truth: Vec<u64>,
-    /// What each call takes at least, ascending: what it waits for as the script says.
+    /// Least nanoseconds of each call, ascending: it waits for so long, as the script says.
     scripted: Vec<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Measured {
         Ok(Self { kernel, truth, scripted })
     }
 
-    /// Whether few of these empty calls were interrupted.
+    /// Returns true if few of these empty calls were interrupted.
     fn is_calm(&self) -> bool {
         self.true_quantile(0.99) < 1.5 * self.true_quantile(0.5)
     }
@@ -104,8 +104,8 @@ impl Measured {
         (quantile * self.truth.len() as f64).ceil().max(1.0) as usize - 1
     }
 
-    /// Whether the kernel saw this quantile between what the script and the caller's clock make of it. Each call's duration is
-    /// between the two, so each quantile is, whatever interrupts the caller outside the call.
+    /// Returns true if the kernel saw this quantile between that of the script and that of the caller's clock. Each call's duration
+    /// is between the two, so each quantile is, whatever interrupts the caller outside the call.
     fn is_bounded(&self, quantile: f64, seen: u64) -> bool {
         let rank = self.rank(quantile);
         let slot = |ns| slot_of(Nanos(ns));
@@ -121,14 +121,14 @@ impl Measured {
         (self.true_sum() - self.kernel.sum.0 as f64) / self.truth.len() as f64
     }
 
-    /// What is wrong with the kernel's numbers, if anything; `outside` is no part of a call.
+    /// Returns what is wrong with the kernel's numbers; `outside` is no part of a call.
     fn complaints(&self, outside: f64) -> Vec<String> {
         let hdr = to_hdr(&self.kernel);
         let mut complaints = Vec::new();
         for quantile in [0.5, 0.9, 0.99] {
             let seen = hdr.value_at_quantile(quantile);
             let truth = self.true_quantile(quantile) - outside;
-            // What interrupts few calls outside the probes does not move the median.
+            // Interruptions of few calls outside the probes do not move the median.
             let is_near = quantile > 0.5 || is_within(seen as f64, truth, SLOT);
             if !is_near || !self.is_bounded(quantile, seen) {
                 complaints.push(format!("quantile {quantile}: {seen} instead of {truth} ns"));
@@ -207,7 +207,7 @@ fn quantiles_and_sums_of_scripted_delays_from_20_us_to_2_s_are_true() -> Result<
     let mut all_outside = 0.0;
     let mut pending = DELAYS.to_vec();
     let mut complaints = Vec::new();
-    // What is measured again comes after the long delays, when a burst of interruptions may be over.
+    // Repeated measurements come after the long delays, when a burst of interruptions may be over.
     for _ in 0..ROUNDS {
         complaints.clear();
         for (delay, calls) in std::mem::take(&mut pending) {

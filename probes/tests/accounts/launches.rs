@@ -112,7 +112,7 @@ fn assert_partly_observed(
     let known = now.rate.context("the rate is not known")?;
     let off = (known.per_second / RATE as f64 - 1.0).abs();
     ensure!(off <= known.error.max(0.03), "{known:?}");
-    // Of a program that launches no more nothing is added.
+    // Nothing is added for a program that launches no more.
     std::thread::sleep(Duration::from_secs(2));
     ensure!(observed.process(after.tgid.0)?.launches() == seen, "launches after the last");
     Ok(())

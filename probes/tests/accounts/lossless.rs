@@ -123,7 +123,7 @@ fn separate_entry_and_return_links_count_all_calls() -> Result<()> {
     Ok(())
 }
 
-/// As where the kernel gives no task storage, whatever this kernel gives.
+/// Returns options as where the kernel gives no task storage, whatever this kernel gives.
 fn hashed() -> Options {
     Options { hashes_threads: true, ..Options::default() }
 }

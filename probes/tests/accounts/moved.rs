@@ -123,8 +123,8 @@ impl Moved {
         Ok(Self { process: observed.process(pid)?, waited_for, mover_ran: ran()? - mover_began })
     }
 
-    /// What its threads waited for a CPU is charged, and no more: to the nanosecond, as the parts of a wait begin and end by the same
-    /// readings of the clock as the wait, but where clocks of CPUs differ and where the kernel did not report a switch.
+    /// Checks that the time its threads waited for a CPU is charged, and no more. This is exact to the nanosecond, as the parts of a wait begin
+    /// and end by the same readings of the clock as the wait, except where clocks of CPUs differ and where the kernel did not report a switch.
     fn check_sums(&self) -> Result<()> {
         let lost = |reason| in_state(&self.process.dispatcher_time, State::Off(reason));
         let all: u64 = FOR_CPU.into_iter().map(lost).sum();

@@ -53,7 +53,7 @@ fn launch_stalls(process: &ProcessSnapshot) -> StallSnapshot {
     process.stalls.iter().find(|stall| stall.op == launch && !stall.cold).cloned().unwrap_or(none)
 }
 
-/// What the kernel says of a thread.
+/// Kernel statistics of a thread.
 struct Statistics {
     at: Instant,
     run_ns: u64,
@@ -102,7 +102,7 @@ impl Stretch {
 }
 
 impl Stretch {
-    /// Of a thread that shares its CPU with a busy process, until it has lost two seconds.
+    /// Takes a stretch of a thread that shares its CPU with a busy process, until it has lost two seconds.
     fn on_a_busy_core(observed: &Observed, stand_ins: &StandIns) -> Result<Self> {
         let workload = stand_ins.start("contend --cpu 1 --seconds 60 --burners 1")?;
         let pid = workload.pid();
@@ -212,7 +212,7 @@ impl Blocked {
         Ok(Self { way, reason, process, stalls, truth })
     }
 
-    /// Whether the thread was off the CPU in its blocks for this long, by its own clocks, and blocked for all of it but
+    /// Checks that the thread was off the CPU in its blocks for this long, by its own clocks, and blocked for all of it except
     /// the waits for a CPU that the kernel's statistics know. They count a wait from when the thread is in a run queue,
     /// not from its wakeup. That is some microseconds later, more where the CPUs are virtual and busy, and too much for
     /// a statement about single waits of the disk: there are thousands, of some 25 us each.

@@ -1,4 +1,4 @@
-//! What is counted of a process over the budget: each call once and with its bytes, through whatever library it goes.
+//! Each call of a process over the budget is counted once and with its bytes, through whatever library it goes.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};

@@ -52,7 +52,7 @@ fn a_program_runs_where_the_kernel_has_its_tracepoint_and_is_unsupported_where_n
     Ok(())
 }
 
-/// What the kernel says of each program of this process that is loaded.
+/// Returns the kernel's sum of verified instructions of all loaded programs of this process.
 fn verified_instructions() -> Result<u64> {
     let mut sum = 0;
     for descriptor in std::fs::read_dir("/proc/self/fdinfo")? {

@@ -169,7 +169,7 @@ fn calls_below_the_threshold_are_in_the_sample_or_chosen_or_left_out() -> Result
     assert_eq!(of("cudaMalloc").count() as u64, CALLS / 10);
     assert!(of("cudaMalloc").all(|(_, call)| !call.sampled));
     assert!(of("cudaLaunchKernel").all(|(_, call)| call.sampled));
-    // Of 18,000 draws with a chance of a tenth, within six standard deviations.
+    // This is within six standard deviations of 18,000 draws with a chance of a tenth.
     let sampled = of("cudaLaunchKernel").count();
     assert!((1_560..=2_040).contains(&sampled), "{sampled} of 18,000");
     Ok(())
@@ -249,7 +249,7 @@ fn read_along(
     })
 }
 
-/// What happened beside the calls: the process was seen, and requests to the disk of code that it had to fetch.
+/// Counts the events that are no calls: the process was seen, and requests to the disk for code that it had to fetch.
 fn others(process: &ProcessSnapshot) -> u64 {
     1 + process.host.block_io.iter().map(|io| io.requests).sum::<u64>()
 }

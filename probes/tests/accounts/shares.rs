@@ -140,12 +140,12 @@ pub(crate) fn in_state(account: &TimeAccount, state: State) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, state).0).sum()
 }
 
-/// Whether a share of `wall` is true.
+/// Returns true if a share of `wall` agrees with the truth.
 fn is_share(seen: u64, truth: u64, wall: u64) -> bool {
     seen.abs_diff(truth) * OF_SHARE <= wall
 }
 
-/// What is wrong with the cells of a thread. When a thread is woken on an idle CPU, the kernel counts the time until it
+/// Returns what is wrong with the cells of a thread. When a thread is woken on an idle CPU, the kernel counts the time until it
 /// gets there as running, as it does not look at its clock again; the accounts have it in `runqueue`. In a phase with many
 /// short waits that is some points, so running time may be less by that cell, and waits for a CPU more.
 fn complaints(seen: &TimeAccount, truth: &TimeAccount) -> Vec<String> {

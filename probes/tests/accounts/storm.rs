@@ -30,11 +30,11 @@ fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
 struct Storm {
     processes: usize,
     threads: u64,
-    /// Of each thread.
+    /// Calls of each thread.
     calls: u64,
     /// At most so many calls of a process for each time that one of its threads was preempted.
     calls_per_preemption: u64,
-    /// What calls do: the CPU is given away in some, or they are preempted alone.
+    /// Behaviour of calls: some give the CPU away, or they are preempted alone.
     script: &'static str,
     /// How long the calls may take.
     time_limit: Duration,

@@ -23,7 +23,7 @@ const BUSY: &str = "--hold block --kind spin --between-calls --each 10ms";
 /// A hierarchy whose cgroups can be frozen: where it is mounted, the file that does it, and what freezes and thaws.
 type Freezer = (PathBuf, &'static str, [&'static str; 2]);
 
-/// Of version 1 and 2, as far as the host has them.
+/// Returns the hierarchies of version 1 and 2 that the host has.
 fn freezers() -> Result<Vec<Freezer>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

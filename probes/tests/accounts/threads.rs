@@ -44,7 +44,7 @@ fn ten_thousand_threads_leave_their_calls_and_time_and_nothing_else() -> Result<
     assert_eq!(observed.images(bystander.pid())?.len(), beside.len());
     observed.remove(&[process.id].into())?;
     for (before, after) in of_threads.iter().zip(observed.snapshot()?.maps) {
-        // What ten thousand threads share, and the bystander's; and names of threads that others waited for.
+        // The ten thousand threads share these entries, or the bystander has them, or they are names of threads that others waited for.
         assert!(before.entries < 600, "{before:?}");
         assert!(after.entries <= before.entries && after.refused == 0, "{after:?}");
     }

@@ -83,7 +83,7 @@ fn a_process_that_ended_unseen_ends_in_the_accounts_when_another_has_its_number(
     let processes = maps("procs")?.into_iter().next().context("no map of processes")?;
     let mut record = processes.lookup(&tracked.id, MapFlags::ANY)?.context("no record of it")?;
     let started = std::mem::offset_of!(ProcRecord, start_boot_ns);
-    // As if the process that runs had started after the one that is known.
+    // The process that runs seems to have started after the one that is known.
     let earlier = record.get_mut(started..).and_then(|rest| rest.first_chunk_mut());
     *earlier.context("the record is too short")? = 1u64.to_ne_bytes();
     processes.update(&tracked.id, &record, MapFlags::EXIST)?;

@@ -21,7 +21,7 @@ fn sane_ns() -> u64 {
     if is_emulated() { 30_000_000_000 } else { 1_000_000_000 }
 }
 
-/// What a process prints and how it ends, with what differs from run to run removed.
+/// Returns what a process prints and how it ends, without what differs from run to run.
 fn outcome(stand_ins: &StandIns, arguments: &str) -> Result<(String, ExitStatus)> {
     let output = stand_ins.command(arguments).stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -53,7 +53,7 @@ fn run(kind: &str) -> Result<(Observed, u32, Value)> {
     run_with("", kind, "")
 }
 
-/// The same with more arguments, before and after the kind.
+/// Runs a kind with more arguments, before and after the kind.
 pub(crate) fn run_with(common: &str, kind: &str, more: &str) -> Result<(Observed, u32, Value)> {
     let stand_ins = StandIns::lay_out()?;
     let arguments = format!("{common} unwind --kind {kind} --count {COUNT} --calls {CALLS} {more}");

@@ -44,7 +44,7 @@ impl Private {
     }
 }
 
-/// Whether the probes come to a library.
+/// Returns true once the probes come to a library, and false after a timeout.
 fn is_attached(probes: &Probes, inode: u64, expected: bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < if expected { SOON } else { REFUSAL_TIMEOUT } {
@@ -69,8 +69,8 @@ fn confine() {
     });
 }
 
-/// Whether probes that keep these capabilities after they were loaded come to a library that was deleted before, and to one
-/// that is opened later.
+/// Starts probes that keep these capabilities after they were loaded. Returns true for a library that was deleted before, and for
+/// one that is opened later, if the probes come to it.
 fn attached_with(mode: AttachMode, keep: &[Capability], expected: [bool; 2]) -> [bool; 2] {
     let (deleted, later) = (Private::new(), Private::new());
     let inodes = [&deleted, &later].map(|it| fs::metadata(&it.0.library).unwrap().ino());
@@ -95,7 +95,8 @@ fn attached_with(mode: AttachMode, keep: &[Capability], expected: [bool; 2]) -> 
     [is_attached(0), is_attached(1)]
 }
 
-/// Whether threads can be sampled, and no more, by a process that keeps what is needed once the programs are loaded.
+/// Starts probes that keep the capabilities needed after loading. Returns true if a thread is sampled while it is chosen, and
+/// true if it still is afterwards.
 fn is_sampled(samples_by_timers: bool) -> [bool; 2] {
     let (keep, _) = CASES[0];
     let sampled = thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What `cargo build` leaves beside the tests.
+//! Files that `cargo build` leaves beside the tests.
 
 use std::path::PathBuf;
 

@@ -56,7 +56,7 @@ impl Caller {
         writeln!(self.commands, "{command}").expect("listens");
     }
 
-    /// What it answers behind `ok`.
+    /// Waits for its answer, and returns the text behind `ok`.
     pub(crate) fn await_ok(&mut self) -> String {
         let answer = self.answer();
         let rest = answer.strip_prefix("ok");

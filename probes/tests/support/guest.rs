@@ -1,8 +1,8 @@
-//! What `.ci/test-kernels` says to the tests that it runs on other kernels, in emulated machines.
+//! `.ci/test-kernels` sets this for the tests that it runs on other kernels, in emulated machines.
 
 use gpucause_probes::feature::AttachMode;
 
-/// Whether the processor is emulated: what takes seconds elsewhere takes minutes.
+/// Returns true if the processor is emulated: what takes seconds elsewhere takes minutes.
 pub(crate) fn is_emulated() -> bool {
     std::env::var_os("GPUCAUSE_TEST_EMULATED").is_some()
 }

@@ -35,18 +35,18 @@ impl Cable {
         Ok(cable)
     }
 
-    /// What the near side sends is addressed to a card that is not there, from now on.
+    /// Addresses all that the near side sends from now on to a card that is not there.
     pub(crate) fn disconnect(&self) -> Result<()> {
         let wrong = "02:00:00:00:00:99";
         ip(&format!("-n {} neigh replace {FAR} lladdr {wrong} nud permanent dev cable", self.near))
     }
 
-    /// The same command, to be run on the near side.
+    /// Returns the command to be run on the near side.
     pub(crate) fn near(&self, command: &Command) -> Command {
         within(&self.near, command)
     }
 
-    /// The same command, to be run on the far side.
+    /// Returns the command to be run on the far side.
     pub(crate) fn far(&self, command: &Command) -> Command {
         within(&self.far, command)
     }

@@ -100,7 +100,7 @@ impl Observed {
         self.probes.set_enabled(enabled);
     }
 
-    /// What became of each host-wide program.
+    /// Returns the status of each host-wide program.
     pub(crate) fn programs(&self) -> Vec<ProgramStatus> {
         self.probes.status().programs
     }

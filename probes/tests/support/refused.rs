@@ -50,7 +50,7 @@ pub(crate) fn refusal(name: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(_, parts)| parts.iter().any(has)).map(|(reason, _)| *reason)
 }
 
-/// Whether a function sounds as if it should be traced: a name that says nothing known does, too.
+/// Returns true if a function sounds as if it should be traced; so does a name that says nothing known.
 pub(crate) fn sounds_traced(name: &str) -> bool {
     let has = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
     !has(ASKS) && (has(ACTS) || !has(SETS_UP))
