@@ -14,7 +14,7 @@ AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2
 # By then a chain must have been found. What it took before that, it took at once, so that seconds are compared from then on.
 FOUND_AFTER = 11
-# Most difference from the program's own clock, as a share of its seconds.
+# Largest difference from the program's own clock, as a share of its seconds.
 TOLERANCE = 0.1
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
