@@ -1,4 +1,4 @@
-//! What it costs to record: CPU time of a million events, and the bytes that each takes.
+//! This benchmark measures the cost of recording: CPU time of a million events, and the bytes that each takes.
 //!
 //! Run with `cargo bench -p gpucause-investigations --bench trace_writer`.
 
@@ -12,7 +12,7 @@ use gpucause_investigations::trace::{
 };
 
 const EVENTS: u64 = 1_000_000;
-/// As many as a recorder takes from the kernel at a time.
+/// A recorder takes this many events from the kernel at a time.
 const BATCH: u64 = 1000;
 
 /// CPU time of this process so far, in ticks of 10 ms.

@@ -33,9 +33,9 @@ START_SECONDS = 30
 # Healthy seconds, so that the program counts as warm. With those of a fault they are no multiple of the 1.5 s between evaluations: the
 # last one, which a chain's sentence is about, is then not of a few milliseconds.
 BASELINE = 7.9
-# What the chain says was lost, beside what the workload says: the part by which they may differ.
+# The lost time that a chain reports may differ from the workload's own by this share.
 TOLERANCE = 0.1
-# What others are called, as far as there is room.
+# Other programs get this name, as far as there is room.
 NEIGHBOUR = "neighbour-unnamed"
 
 # The effect of the first-ranked chain; seconds with the fault; whether only the fault may disturb the dispatcher thread; and how to
@@ -87,7 +87,7 @@ def install(programs):
 
 
 def favour(pid):
-    """Those that are recorded come before others that work on this host."""
+    """Gives a recorded process priority over the others that work on this host."""
     group = pathlib.Path(f"/proc/{pid}/autogroup")
     if not group.exists():
         return
@@ -127,7 +127,7 @@ class Program:
                 return line
 
     def rest(self):
-        """What it says until it ends."""
+        """Yields the lines of the program until it ends."""
         while (line := self.lines.get()) is not None:
             self.said.append(line)
             yield line
@@ -153,7 +153,7 @@ def session_of(leader):
 
 
 def truth(workload):
-    """What the workload says of itself: the fault, what it cost until when, and which processes are its own."""
+    """Returns the workload's own report: the fault, the seconds that it had cost by each time, and the PIDs of its processes."""
     fault, lost, own = None, [], set()
     for line in workload.rest():
         said = json.loads(line)
@@ -210,7 +210,7 @@ def record(name, case, db):
 
 
 def is_known(name):
-    """Whether a name is one of the demonstration or the kernel."""
+    """Returns true if a name is one of the demonstration or the kernel."""
     known = (HERE / "names.txt").read_text().split()
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in known)
 

@@ -116,7 +116,7 @@ struct Calls {
     off_cpu_ns: u64,
 }
 
-/// What one process did so far.
+/// Calls and waits of one process so far.
 #[derive(Debug)]
 struct Account {
     base: ProcessSnapshot,
@@ -126,7 +126,7 @@ struct Account {
     off_cpu: BTreeMap<Reason, Counting>,
 }
 
-/// What the processes of a node did so far.
+/// Accounts of a node's processes so far.
 #[derive(Debug)]
 struct Accounts {
     origin_ns: i64,

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 4 << 20;
 /// Rows of an answer at most.
 pub const MAX_ROWS: usize = 100;
-/// What the server may spend on a question. It is `readonly`, and fails where a limit is exceeded.
+/// Limits of a query on the server: the query is `readonly`, and fails where a limit is exceeded.
 const SETTINGS: &str = "readonly=2&max_execution_time=8&max_result_rows=100&max_result_bytes=4194304&result_overflow_mode=throw\
     &max_memory_usage=1073741824&max_threads=4&output_format_json_quote_64bit_integers=0&wait_end_of_query=1";
 /// Characters shown of an error.
@@ -114,7 +114,7 @@ fn path(database: Option<&str>, sql: &str, parameters: &[(&str, &str)]) -> Strin
     path
 }
 
-/// As ClickHouse expects the text of a parameter.
+/// Escapes the text of a parameter in the format that ClickHouse expects.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

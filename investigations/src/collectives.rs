@@ -14,13 +14,13 @@ use crate::page::{Sample, samples};
 
 /// Calls between two ranks alone: their numbers differ by rank.
 const POINT_TO_POINT: [&str; 3] = ["ncclSend", "ncclRecv", "ncclPutSignal"];
-/// What to do where a job has no rank.
+/// Advice where a job has no rank.
 pub const HOW_JOBS_ARE_NAMED: &str = "name a job by its number in Slurm or by the name of its processes, as in the labels slurm_job and comm of \
     gpucause_process_info";
 /// Ranks of a job that are compared; what has more is not read.
 const MAX_RANKS: usize = 100_000;
 
-/// What a page shows of one rank.
+/// Metrics of one rank, from a node's page.
 #[derive(Debug, Default)]
 struct Rank {
     number: u32,
@@ -66,7 +66,7 @@ impl Reading {
         Self { job: job.to_owned(), ranks: BTreeMap::new() }
     }
 
-    /// Whether a rank is on this node.
+    /// Returns true if a rank is on this node.
     pub fn is_on(&self, node: &str) -> bool {
         self.ranks.keys().any(|(own, _)| own == node)
     }
@@ -165,7 +165,7 @@ pub struct LateRank {
     pub in_call: Option<(String, f64)>,
 }
 
-/// What a job's ranks have entered.
+/// Collectives that a job's ranks have entered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobReport {
     /// The job.
@@ -312,7 +312,7 @@ fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
             let ahead = |op: &String| first.entered(op) - rank.entered(op);
             let op = first.entered.keys().max_by(|a, b| ahead(a).total_cmp(&ahead(b)))?;
             let passed = first.bytes(op) - rank.bytes(op);
-            // Of the call that it is in itself no bytes are known.
+            // No bytes are known of the call that `first` itself is in.
             let in_it = first.in_call.as_ref().is_some_and(|(call, _)| call == op);
             let returned = first.entered(op) - f64::from(u8::from(in_it));
             let (bytes, calls) = if passed > 0.0 && ahead(op) > 0.0 {
@@ -341,13 +341,13 @@ fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
     all
 }
 
-/// Whether this is waiting for other ranks, or for the GPU that runs collectives.
+/// Returns true if this phase and state mean waiting for other ranks, or for the GPU that runs collectives.
 fn waits((phase, state): &(String, String)) -> bool {
     let is_off = ["stopped", "frozen", "core_dump", "preempted", "runqueue"].contains(&&**state);
     ["sync", "nccl"].contains(&&**phase) && !is_off
 }
 
-/// What a rank's dispatchers did most since the earlier reading, and the share of their time.
+/// Returns the phase and state in which a rank's dispatchers spent the most time since the earlier reading, and its share of their time.
 fn doing(before: Option<&Rank>, now: &Rank) -> ((String, String), f64) {
     let since = |key: &(String, String), time: f64| {
         let earlier = before.and_then(|rank| rank.times.get(key)).copied().unwrap_or(0.0);

@@ -30,12 +30,12 @@ pub use text::render;
 pub use text::{is_control, line, render_chain};
 pub(crate) use text::{losses, plain};
 
-/// What happened on a node.
+/// Causal chains and observation of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Incident {
     /// Name of the host.
     pub node: String,
-    /// Whether causal chains were found, or could have been.
+    /// Result of the search for causal chains.
     pub outcome: Outcome,
     /// Which part of the time window was observed.
     pub observation: Observed,
@@ -57,7 +57,7 @@ pub struct Incident {
     /// The processes that a live node observes: PIDs, with names and without those that have ended where the node reports that.
     #[serde(skip)]
     observed: Vec<String>,
-    /// Whether the filter is the processes of `record --pid`, and nothing of the user.
+    /// True if the filter is the processes of `record --pid`, and the user set no filter.
     #[serde(skip)]
     is_of_recorder: bool,
 }
@@ -95,7 +95,7 @@ pub struct ProcessLoss {
 }
 
 impl Incident {
-    /// Of a live node. `here` is as in [`Chains::observed`].
+    /// Returns the incident of a live node. `here` is as in [`Chains::observed`].
     pub fn of_answer(answer: Chains, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let observation = answer.observed(seconds, here, filter);
         let (observed, names) = (answer.processes, answer.names);
@@ -122,7 +122,7 @@ impl Incident {
         self.root_cause.iter().chain(&self.others)
     }
 
-    /// Of the chains seen in the window that the filter selects.
+    /// Returns the incident with the chains that were seen in the window and that the filter selects.
     pub fn filtered(
         node: String,
         mut chains: Vec<Chain>,
@@ -136,12 +136,12 @@ impl Incident {
         Self::selected(node, chains, observation, filter.clone().or_since(since))
     }
 
-    /// Of all these chains.
+    /// Returns the incident with all these chains.
     pub fn of(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
         Self::selected(node, chains, observation, ChainFilter::default())
     }
 
-    /// Of those that the filter selects.
+    /// Returns the incident with the chains that the filter selects.
     fn selected(
         node: String,
         chains: Vec<Chain>,
@@ -209,7 +209,7 @@ impl Incident {
         self.filter.period()
     }
 
-    /// The same; what has no bound is of the observed window.
+    /// The asked period; where it has no bound, that of the observed window.
     pub(crate) fn asked(&self) -> (f64, f64) {
         let (ChainFilter { from, until, .. }, window) = (&self.filter, self.observation.window);
         (from.unwrap_or(window.0), until.unwrap_or(window.1))

@@ -69,7 +69,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Whether the recording is damaged: what was written has the events before the damage.
+    /// Returns true if the recording is damaged: the output then has the events before the damage.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::UnknownProcess(_) | Self::Recording(RecordingError::Damaged(..)))

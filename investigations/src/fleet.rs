@@ -80,7 +80,7 @@ impl ClockOffset {
         ((self.ahead_seconds - other.ahead_seconds) * 1e9) as i64
     }
 
-    /// Whether the clocks certainly differ, and by more than a tenth of a second.
+    /// Returns true if the clocks differ by more than the uncertainty, and by more than a tenth of a second.
     pub fn is_noteworthy(&self) -> bool {
         let ahead = self.ahead_seconds.abs();
         ahead > NOTEWORTHY && ahead > self.uncertainty_seconds
@@ -173,7 +173,7 @@ pub async fn metric_pages(
     each_node(nodes, limits, page, |url, page: String| take(url, &page)).await
 }
 
-/// The same, with what each node says of itself where the client may read it, without its chains.
+/// Works like [`metric_pages`], and adds each node's report about itself, without its chains, where the client may read it.
 pub(crate) async fn metric_pages_with_names(
     nodes: &[Client],
     limits: Limits,

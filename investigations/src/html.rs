@@ -54,12 +54,12 @@ impl fmt::Display for Fix<'_> {
     }
 }
 
-/// Whether the path is shown before a reader opens it: a ticket is printed, too.
+/// Initial state of a chain's path, which a reader can open. A ticket shows it at once, since tickets are printed, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Details {
-    /// It is.
+    /// Shown.
     Open,
-    /// It is not.
+    /// Hidden until a reader opens it.
     Closed,
 }
 
@@ -76,9 +76,9 @@ pub const fn badge(severity: Severity) -> &'static str {
 /// The period that a shown chain's severity is of, and that of the time that it took.
 #[derive(Debug, Clone, Copy)]
 pub struct Periods {
-    /// Of the severity.
+    /// Period of the severity.
     pub severity: (f64, f64),
-    /// Of the time.
+    /// Period of the time.
     pub time: (f64, f64),
 }
 

@@ -53,7 +53,7 @@ pub enum GetError {
     /// The answer exceeds the size limit in bytes.
     #[error("the answer is larger than {}", size(.0))]
     Huge(usize),
-    /// What was received cannot be written to a file here.
+    /// The received data cannot be written to a file here.
     #[error("cannot write the answer to a file: {0}")]
     Write(#[source] io::Error),
 }
@@ -106,7 +106,7 @@ impl Client {
         Ok(Self { address, tls, login: None, token_files: Vec::new() })
     }
 
-    /// As [`new`](Self::new), with a connector shared by several clients.
+    /// Makes a client like [`new`](Self::new), with a connector shared by several clients.
     ///
     /// # Errors
     /// When the address requires TLS and `tls` is an error.
@@ -141,7 +141,7 @@ impl Client {
         let token = |path: &PathBuf| {
             let owner = std::fs::metadata(path).ok()?.uid();
             let token = Token::read(path).ok()?;
-            // What cannot be read may have any.
+            // If the sockets on the port cannot be read, others may listen there, too.
             listeners::of_others(owner, port).is_ok_and(|others| others.is_empty()).then_some(token)
         };
         let header = || self.token_files.iter().find_map(token)?.header().ok();
@@ -210,7 +210,7 @@ impl std::fmt::Debug for Conversation<'_> {
 }
 
 impl<'a> Conversation<'a> {
-    /// Whether requests have a user and a password.
+    /// Returns true if requests have a user and a password.
     pub(crate) const fn has_login(&self) -> bool {
         self.client.login.is_some()
     }
@@ -228,7 +228,7 @@ impl<'a> Conversation<'a> {
         Ok(Self { client, sender, connection: Some(Box::pin(connection)) })
     }
 
-    /// As [`Client::get`].
+    /// Sends a request like [`Client::get`].
     ///
     /// # Errors
     /// When there is no complete answer.
@@ -241,7 +241,7 @@ impl<'a> Conversation<'a> {
         self.ask(Method::GET, path, accept, limit).await
     }
 
-    /// As [`get`](Self::get), with another method and without a body.
+    /// Sends a request like [`get`](Self::get), with another method and without a body.
     pub(crate) async fn ask(
         &mut self,
         method: Method,
@@ -253,7 +253,7 @@ impl<'a> Conversation<'a> {
         self.send(request, limit, None).await
     }
 
-    /// As [`get`](Self::get), with the body of a success written to `out`.
+    /// Sends a request like [`get`](Self::get), and writes the body of a success to `out`.
     pub(crate) async fn download(
         &mut self,
         path: &str,

@@ -81,7 +81,7 @@ impl ToolError {
     }
 }
 
-/// What keeps data of many nodes.
+/// Databases with data of many nodes.
 #[derive(Debug, Default)]
 pub struct Stores {
     /// Metrics, with the rules of gpucause.
@@ -126,7 +126,7 @@ impl Assistant {
         Ok(())
     }
 
-    /// Those that can answer here.
+    /// Returns the tools that can answer here.
     fn tools(&self) -> Vec<Tool> {
         let Inner { source, host, stores, .. } = &*self.0;
         catalogue::tools(|name| match name {

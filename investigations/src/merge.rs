@@ -24,7 +24,7 @@ pub struct Input {
     pub path: PathBuf,
     /// Its content.
     pub recording: Box<dyn Recording>,
-    /// What is known of its only node besides.
+    /// Name and clock lead of its only node.
     pub measured: Option<Measured>,
 }
 
@@ -94,7 +94,7 @@ pub struct Merged {
     pub events: u64,
     /// Inputs that are in it.
     pub files: usize,
-    /// What its readers should know.
+    /// Limitations that its readers should know.
     pub warnings: Vec<Warning>,
 }
 

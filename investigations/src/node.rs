@@ -38,7 +38,7 @@ const MAX_FLIGHT: usize = 128 << 20;
 pub enum Page {
     /// Everything that it exports, at the exporter's default path.
     Full,
-    /// Those about the identity of processes: a few KiB.
+    /// Metrics about the identity of processes: a few KiB.
     Processes,
 }
 
@@ -196,8 +196,8 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// What the node observed in the last `seconds`, or in the filter's time range. `here` is this host's clock in seconds since
-    /// the Unix epoch, for nodes too old to report theirs.
+    /// Returns what the node observed in the last `seconds`, or in the filter's time range. `here` is this host's clock in seconds
+    /// since the Unix epoch, for nodes too old to report theirs.
     pub fn observed(&self, seconds: f64, here: f64, filter: &ChainFilter) -> Observed {
         let now = self.now.unwrap_or(here);
         let until = filter.until.unwrap_or(now).min(now);

@@ -13,7 +13,7 @@ use crate::recording::{
 };
 use gpucause_engine::utc::utc;
 
-/// Whether causes were found, or could have been.
+/// Result of the search for causal chains. Finding none differs from not observing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -38,7 +38,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Of a live node; `state` is `None` for one too old to report it.
+    /// Returns the observation of a live node; `state` is `None` for one too old to report it.
     pub fn of_node(state: Option<ObservationState>, from: f64, until: f64) -> Self {
         let parts = state.as_ref().map(|state| state.over(from, until)).unwrap_or_default();
         let short = parts.into_iter().filter(|part| part.state != State::Attached);
@@ -50,9 +50,9 @@ impl Observed {
         }
     }
 
-    /// Of a node of a trace file: what its recorder's runs observed between the times of `asked`, by default those of the first and
-    /// last run. `last_event` is the end of its last event; `ends` is when each run of the file ended whose recorder did not say so,
-    /// and empty where that is not known.
+    /// Returns what the runs of a recorder observed of a node of a trace file between the times of `asked`, by default those of the first
+    /// and last run. `last_event` is the end of its last event; `ends` has the end of each run of the file whose recorder did not report
+    /// it, and is empty where that is not known.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -91,7 +91,7 @@ impl Observed {
         }
     }
 
-    /// Whether no part of the window is known to have been observed.
+    /// Returns true if no part of the window is known to have been observed.
     pub fn is_blind(&self) -> bool {
         let blind: f64 = (self.not_fully_observed.iter())
             .filter(|part| part.state == State::Disabled)
@@ -123,15 +123,15 @@ impl Observed {
     }
 }
 
-/// What is missing where no recorder ran.
+/// Reason for a time without a recorder.
 const NO_RECORDER: &str = "no recorder ran";
 /// Shortest time without a recorder that is reported, in seconds.
 const SHORTEST_GAP: f64 = 1.0;
 /// Shorter recordings are over before a process has warmed up and a small loss was seen twice, in seconds.
 const SHORTEST_EVALUATED: f64 = 10.0;
-/// Of those.
+/// Reason for a recording shorter than [`SHORTEST_EVALUATED`].
 const TOO_SHORT: &str = "the recording is too short to find all causes: record 15 s or more";
-/// Of those without events and accounts.
+/// Reason for a recording without events and accounts.
 const NO_ACCOUNTS: &str = "the recording was interrupted before anything was observed";
 
 /// Extends what the runs so far observed by the next one.
@@ -239,7 +239,7 @@ fn runs(
         ControlFlow::Continue(())
     })?;
     let stored = stored_share(recording)?;
-    // Of recorders that write no accounts.
+    // Some recorders write events and no accounts.
     let are_events = snapshots.iter().all(Option::is_none) && recording.event_count()? > 0;
     let mut periods = Vec::new();
     let own = sessions.iter().zip(snapshots).enumerate();
@@ -278,7 +278,7 @@ fn runs(
     Ok(periods)
 }
 
-/// Whether the file has an event of the node in this time.
+/// Returns true if the file has an event of the node in this time.
 fn has_events(
     recording: &dyn Recording,
     node: NodeIndex,
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!((empty.outcome(false), empty.is_blind()), (Outcome::NotObserved, true));
     }
 
-    /// Of two runs of this length; the second begins 100 s after the first.
+    /// Returns the observation of two runs of this length; the second begins 100 s after the first.
     fn twice_recorded(asked: (Option<f64>, Option<f64>), length_ns: i64) -> Observed {
         let mut recording = MadeUp::new();
         let first = recording.sessions[0].clone();

@@ -102,7 +102,7 @@ impl Prometheus {
         self.query_within(expression, MAX_ANSWER).await
     }
 
-    /// The same, of an answer of at most so many bytes.
+    /// Returns the series like [`query`](Self::query), from an answer of at most so many bytes.
     ///
     /// # Errors
     /// When there is no complete answer.
@@ -154,13 +154,13 @@ fn data<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(body).map(|answer: Answer<T>| answer.data)
 }
 
-/// As a string of PromQL, with its quotes. Its escapes are a superset of JSON's.
+/// Quotes a text as a string of PromQL. Its escapes are a superset of JSON's.
 #[must_use]
 pub fn string_literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// As a part of a URL, such as the value of a parameter.
+/// Encodes a text as a part of a URL, such as the value of a parameter.
 #[must_use]
 pub fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);

@@ -73,7 +73,7 @@ pub struct Answer {
     pub columns: Vec<String>,
     /// The rows, each with as many values.
     pub rows: Vec<Vec<Value>>,
-    /// Whether there are more rows than the limit.
+    /// True if there are more rows than the limit.
     pub more_rows: bool,
 }
 
@@ -125,10 +125,10 @@ pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryErr
     query_until(path, sql, limits, &Arc::default())
 }
 
-/// As [`query`]; ends early when `stopped` is set.
+/// Queries a trace file like [`query`]; ends early when `stopped` is set.
 ///
 /// # Errors
-/// Those of [`query`]; one that was stopped took too long.
+/// The errors of [`query`]; a stopped query is one that took too long.
 pub fn query_until(
     path: &Path,
     sql: &str,

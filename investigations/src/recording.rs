@@ -209,7 +209,7 @@ impl RecordingError {
     }
 }
 
-/// What was recorded on one or more nodes.
+/// A recording of one or more nodes.
 ///
 /// Lists are read when the file is opened and are small. Events are read on demand and may be millions.
 pub trait Recording: std::fmt::Debug + Send {

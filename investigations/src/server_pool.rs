@@ -62,7 +62,7 @@ impl Connection {
         Self { address, idle_since, evicted, waiting, sent: AtomicU64::new(0) }
     }
 
-    /// Whether another connection waits for a slot.
+    /// Returns true if another connection waits for a slot.
     pub fn is_slot_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

@@ -36,7 +36,7 @@ impl StackCosts {
         cost.merge(&Cost { count: 1, sum_ns: ns, max_ns: ns });
     }
 
-    /// The same, with those of several processes as of the one that stands for them; without processes that have no such one.
+    /// Adds up the costs of several processes under the one that stands for them; leaves out processes without such a one.
     pub(crate) fn merged(self, same: impl Fn(ProcessIndex) -> Option<ProcessIndex>) -> Self {
         let mut merged = Self::default();
         for ((stack, process, op), cost) in self.0 {

@@ -59,7 +59,7 @@ pub fn demangled(symbol: &[u8], most: usize) -> Option<String> {
     name.or_else(|| start::function(symbol, most))
 }
 
-/// Whether the time to read it is bounded.
+/// Returns true if the time to read the symbol is bounded.
 fn is_readable(symbol: &[u8]) -> bool {
     // Before a digit, `cv` ends a name, such as that of a namespace, or is harmless.
     let conversions = symbol.windows(3).filter(|w| w.starts_with(b"cv") && !w[2].is_ascii_digit());
@@ -77,7 +77,7 @@ fn whole(symbol: &[u8], most: usize) -> Option<String> {
     }
 }
 
-/// Whether it is a symbol of rustc: of its own scheme, or of the one of C++ with a hash as the last part.
+/// Returns true for a symbol of rustc: of its own scheme, or of the one of C++ with a hash as the last part.
 fn is_rust(symbol: &[u8]) -> bool {
     let has_hash = |w: &[u8]| {
         w.starts_with(b"17h") && w[3..19].iter().all(u8::is_ascii_hexdigit) && w.ends_with(b"E")

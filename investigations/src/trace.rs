@@ -1,6 +1,6 @@
 //! gpucause's own trace file: one SQLite database that [`Writer`] writes and [`Trace`] reads.
 //!
-//! What each table and column means is in `investigations/trace-file.md`.
+//! The page `investigations/trace-file.md` describes each table and column.
 
 mod dictionaries;
 mod dictionary;

@@ -84,7 +84,7 @@ impl UnfinishedFile {
         drop(all);
         let unfinished = Self { hidden, path: path.to_owned(), overwrite };
         if let Some(known) = known {
-            // As private as the one that it replaces.
+            // The new file is as private as the one that it replaces.
             file.set_permissions(known.permissions())?;
         }
         Ok(unfinished)
@@ -104,7 +104,7 @@ impl UnfinishedFile {
         self.take_name(&[])
     }
 
-    /// As [`publish`](Self::publish), in place of a database with what SQLite keeps beside it.
+    /// Works like [`publish`](Self::publish), in place of a database and the files that SQLite keeps beside it.
     pub(crate) fn publish_database(self) -> io::Result<()> {
         self.take_name(BESIDE_DATABASE)
     }

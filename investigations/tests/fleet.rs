@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// What wants to know who asks.
+/// Returns the configuration of a server that requires certificates of its clients.
 fn tls(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Arc<ServerConfig> {
     let provider = Arc::new(ring::default_provider());
     let own = CertificateDer::from_pem_slice(certificate.pem().as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! What becomes of a recording that is read while queries take all memory that SQLite may have, which is one for the whole
-//! program: so this is a program of its own.
+//! These tests read a recording while queries take all memory that SQLite may have. That memory is one for the whole program, so
+//! this is a program of its own.
 
 use std::ops::ControlFlow;
 
@@ -37,7 +37,7 @@ fn a_file_that_there_is_no_memory_to_read_is_not_called_damaged() {
     };
     assert_eq!(count().unwrap(), 10_000);
 
-    // As little as a query beside it may leave.
+    // A query beside it may leave as little memory as this.
     let greedy = Connection::open_in_memory().unwrap();
     greedy.execute_batch("PRAGMA hard_heap_limit = 1;").unwrap();
     let refused = count().unwrap_err();

@@ -1,4 +1,4 @@
-//! What is written to a trace file is what is read from it.
+//! Reading a trace file returns what was written to it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -210,7 +210,7 @@ fn kinds() -> [NewKind<'static>; 12] {
     ]
 }
 
-/// The same as they are read.
+/// Returns all `kinds` as they are read.
 fn kinds_read() -> [Kind; 12] {
     let call = Call {
         api: Api::Nccl,

@@ -1,4 +1,4 @@
-//! What a trace file takes, and what becomes of one that is cut short, damaged or too large.
+//! These tests cover the size of a trace file, and files that are cut short, damaged or too large.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -30,7 +30,7 @@ fn start() -> Start {
     Start { node: "gpu-1".into(), recorder: "test".into(), started_ns: START, ..Start::default() }
 }
 
-/// As a busy training loop makes them: launches, copies, waits on and off the CPU.
+/// Makes an event like those of a busy training loop: launches, copies, waits on and off the CPU.
 fn event(process: ProcessRef, number: u64, stack: StackId) -> NewEvent<'static> {
     const KERNELS: [&str; 4] = ["gemm", "softmax", "layer_norm", "adam"];
     let call = NewCall {
@@ -84,7 +84,7 @@ fn write_events(writer: &mut Writer, numbers: std::ops::Range<u64>) {
     writer.add_events(numbers.map(|number| event(process, number, stack))).unwrap();
 }
 
-/// Of one process that makes a dozen kinds of call.
+/// Makes the input of one process with a dozen kinds of call.
 fn input(number: u64) -> EngineInput {
     let mut process = ProcessSnapshot::new(ProcId(1), Tgid(4_000_001), Comm([b'p'; 16]));
     let histogram = |seed: u64| {
@@ -350,7 +350,7 @@ fn whatever_is_in_any_column_of_any_table_it_ends_in_an_answer() {
             connection.pragma_update(None, "synchronous", "OFF").unwrap();
             connection.pragma_update(None, "foreign_keys", "OFF").unwrap();
             let update = format!("UPDATE OR IGNORE {table} SET {column} = {value}");
-            // What the schema refuses cannot be in a file, unless its bytes were changed.
+            // A value that the schema refuses cannot be in a file, unless its bytes were changed.
             let refused = connection.execute(&update, []).is_err();
             drop(connection);
             let answer = read_all(&path);

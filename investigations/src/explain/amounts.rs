@@ -1,4 +1,4 @@
-//! What a chain took in the asked period, in words.
+//! These functions put a chain's share and time in the asked period into words.
 
 use gpucause_engine::chain::Chain;
 

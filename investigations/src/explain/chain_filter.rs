@@ -16,7 +16,7 @@ pub struct ChainFilter {
 }
 
 impl ChainFilter {
-    /// Whether a chain is selected.
+    /// Returns true if a chain is selected.
     pub fn has(&self, chain: &Chain) -> bool {
         (self.is_victim(chain)
             || culprits(chain).any(|(pid, _)| pid.is_some_and(|pid| self.pids.contains(&pid))))
@@ -31,12 +31,12 @@ impl ChainFilter {
         (self.from.unwrap_or(begin), self.until.unwrap_or(end))
     }
 
-    /// The same, and where it has no begin, since this time.
+    /// Sets the begin of the filter where it has none.
     pub(crate) fn or_since(self, since: f64) -> Self {
         Self { from: self.from.or(Some(since)), ..self }
     }
 
-    /// Whether the victim is a selected process.
+    /// Returns true if the victim is a selected process.
     pub(crate) fn is_victim(&self, chain: &Chain) -> bool {
         self.pids.is_empty() || self.pids.contains(&chain.victim.pid)
     }
@@ -59,7 +59,7 @@ pub(crate) fn culprits(chain: &Chain) -> impl Iterator<Item = (Option<u32>, &str
     culprit.chain(others.map(|own| (own.pid, &*own.comm)))
 }
 
-/// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.
+/// Returns true if a chain is worth reporting: it took time, or a call hangs, or a process was killed, or its cause takes no time.
 pub(crate) fn is_reportable(chain: &Chain) -> bool {
     let least = if chain.cause == Cause::Unexplained { LEAST_SECONDS } else { f64::MIN_POSITIVE };
     !chain.cause.takes_time()

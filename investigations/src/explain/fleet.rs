@@ -8,7 +8,7 @@ use crate::node::Chains;
 use crate::observation::Outcome;
 
 impl Report {
-    /// Of the chains seen in the last `seconds` on one node, which has this address.
+    /// Reports the chains seen in the last `seconds` on one node, which has this address.
     pub fn of_node(
         url: &Address,
         answer: Chains,
@@ -20,7 +20,7 @@ impl Report {
         Self::of_nodes(answer, (seconds, here), filter)
     }
 
-    /// Of the chains seen in the last `seconds` on each node. `here` is as in [`Chains::observed`](crate::node::Chains::observed).
+    /// Reports the chains seen in the last `seconds` on each node. `here` is as in [`Chains::observed`](crate::node::Chains::observed).
     pub fn of_nodes(
         answer: FleetAnswer,
         (seconds, here): (f64, f64),

@@ -104,7 +104,7 @@ fn process(out: &mut String, own: &ProcessLoss) -> fmt::Result {
     )
 }
 
-/// What a trace file has beside chains.
+/// Writes the contents of a trace file other than chains.
 fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
     out.write_str("<section>\n")?;
     if let (Some(from), Some(until)) = (node.from, node.until) {

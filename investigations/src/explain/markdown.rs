@@ -165,7 +165,7 @@ fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Resu
     Ok(())
 }
 
-/// What a trace file has beside chains.
+/// Writes the contents of a trace file other than chains.
 fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
     for note in node.notes() {
         writeln!(out, "\n{}", Text(&note))?;

@@ -19,7 +19,7 @@ use lines::{Seen, unix_seconds};
 use processes::{Processes, Span};
 
 impl Report {
-    /// Of a trace file.
+    /// Makes the report of a trace file.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -27,7 +27,7 @@ impl Report {
         Self::filtered(path, recording, &ChainFilter::default())
     }
 
-    /// Of the chains that the filter selects.
+    /// Makes the report of the chains that the filter selects.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -39,7 +39,7 @@ impl Report {
         Self::read(path, recording, filter, &mut |_| {})
     }
 
-    /// The same; `progress` is called with the number of events read.
+    /// Makes the report of the selected chains; calls `progress` with the number of events read.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -69,7 +69,7 @@ impl Report {
             let period = (filter.from, filter.until);
             let observation = Observed::of_recording(recording, index, (last, &ends), period)?;
             let pids = pids(recording, index);
-            // Of what another filter excludes, it is not known whether that is of other processes.
+            // It is not known whether the chains that another filter excludes are of other processes.
             let is_of_recorder = *filter == ChainFilter::default() && !pids.is_empty();
             let asked = &filter.pids;
             let wanted = if asked.is_empty() { pids.clone() } else { asked.clone() };
@@ -100,7 +100,7 @@ fn pids(recording: &dyn Recording, node: NodeIndex) -> Vec<u32> {
     }
 }
 
-/// What the rows of a report are made of.
+/// Source data for the rows of a report.
 struct Rows<'a> {
     recording: &'a dyn Recording,
     processes: Processes,
@@ -111,7 +111,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Of the shown processes of a node, or of all.
+    /// Returns the rows of the shown processes of a node, or of all its processes.
     fn of_node(
         &self,
         node: NodeIndex,

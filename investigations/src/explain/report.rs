@@ -9,7 +9,7 @@ use crate::observation::Outcome;
 /// The version of its JSON; see [`Versioned`](crate::json::Versioned).
 pub const REPORT_VERSION: u32 = 2;
 
-/// What happened on nodes, as they answered or as a file has it.
+/// Report on live nodes or a trace file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The worst outcome of its nodes; nothing was found only where every node answered and observed.
@@ -34,7 +34,7 @@ pub struct NodeReport {
     /// Its incident.
     #[serde(flatten)]
     pub incident: Incident,
-    /// What a trace file has of it; `None` for a live one.
+    /// Its data in the trace file; `None` for a live one.
     pub recorded: Option<Recorded>,
 }
 
@@ -58,7 +58,7 @@ impl Report {
         }
     }
 
-    /// What keeps it from being complete: nodes that did not answer, and clocks that differ.
+    /// Returns the reasons why it is incomplete: nodes that did not answer, and clocks that differ.
     pub(crate) fn notes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let silent = self.failures.iter().map(|failure| ("No answer: ", &*failure.reason));
         silent.chain(self.warnings.iter().map(|warning| ("Clock: ", &**warning)))
@@ -76,7 +76,7 @@ pub struct TraceFile {
     pub events: u64,
     /// Events dropped because a buffer was full, where they were counted.
     pub lost_events: Option<u64>,
-    /// Whether some statistics cover more events than are stored: their percentiles are of a sample.
+    /// True if some statistics cover more events than are stored: their percentiles are of a sample.
     pub is_sample: bool,
     /// The recorder's runs.
     pub sessions: Vec<SessionLine>,
@@ -97,7 +97,7 @@ pub struct SessionLine {
     pub details: Vec<(String, String)>,
 }
 
-/// What a trace file has of a node beside chains.
+/// Recorded data of a node, except its chains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recorded {
     /// Start of the first event, in seconds since the Unix epoch.
@@ -128,7 +128,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What rows and chains do not have.
+    /// Returns notes on what rows and chains lack.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let behind = self.behind_seconds.map(|seconds| {
             format!(
@@ -138,7 +138,7 @@ impl Recorded {
         self.overlap().into_iter().chain(behind)
     }
 
-    /// Of recorders that ran at the same time.
+    /// Returns the note on recorders that ran at the same time.
     fn overlap(&self) -> Option<String> {
         let seconds = self.left_out_seconds?;
         let rest = match seconds {
@@ -148,7 +148,7 @@ impl Recorded {
         Some(format!("Recordings overlap: rows of a process are of one of them{rest}."))
     }
 
-    /// Whether a process is only there as a culprit.
+    /// Returns true if a process is only there as a culprit.
     pub(crate) fn is_culprit(&self, pid: u32) -> bool {
         self.culprits.contains(&pid)
     }
@@ -193,7 +193,7 @@ pub struct CallLine {
     pub comm: String,
     /// The function.
     pub op: String,
-    /// Whether these are first launches of a kernel; `None` where they are not counted separately.
+    /// True for first launches of a kernel; `None` where they are not counted separately.
     pub cold: Option<bool>,
     /// Number of calls.
     pub count: u64,
@@ -228,11 +228,11 @@ pub struct WaitLine {
     pub share_of_recorded: f64,
     /// The longest.
     pub max_seconds: f64,
-    /// Whether some waits were counted but not stored.
+    /// True if some waits were counted but not stored.
     pub is_sample: bool,
 }
 
-/// What the dispatcher threads of a process did between calls, by the accounts.
+/// Dispatcher time between calls, from the accounts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BetweenLine {
     /// The process.

@@ -14,7 +14,7 @@ const MOST_LOSSES: usize = 5;
 const MOST_PIDS: usize = 20;
 /// Share of the loss from which a culprit is listed.
 const LEAST_LOSS: f64 = 0.01;
-/// What the probes call tasks beyond the names that they keep of a process; a task of that name is one of them.
+/// The probes keep some names for each process and call all other tasks this. A task that has this name counts as one of them.
 const UNNAMED: &str = "other";
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
@@ -241,7 +241,7 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect()
 }
 
-/// Whether a character is invisible: controls, format characters, and tag characters, which assistants read.
+/// Returns true if a character is invisible: controls, format characters, and tag characters, which assistants read.
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')

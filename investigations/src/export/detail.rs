@@ -122,7 +122,7 @@ fn of_call<'a>(call: &'a Call, details: &mut Details<'a>) {
     }
 }
 
-/// Whether the call failed. "Not ready" is not a failure.
+/// Returns true if the call failed. "Not ready" is not a failure.
 pub(super) fn failed(call: &Call) -> bool {
     if call.code == 0 {
         return false;

@@ -59,12 +59,12 @@ impl Selected {
         Ok(Self { filter, processes, pid: selection.pid })
     }
 
-    /// Whether events of this process are selected.
+    /// Returns true if events of this process are selected.
     pub(super) fn has(&self, process: ProcessIndex) -> bool {
         self.processes.as_ref().is_none_or(|selected| selected.contains(&process))
     }
 
-    /// Whether no event from the first on is left out.
+    /// Returns true if no event from the first on is left out.
     pub(super) const fn is_from_the_beginning(&self) -> bool {
         self.filter.from_ns.is_none() && self.filter.at_least_ns == 0
     }

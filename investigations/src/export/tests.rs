@@ -32,7 +32,7 @@ pub(crate) struct MadeUp {
     pub(crate) calls: Vec<CallStatistics>,
     pub(crate) events: Vec<Event>,
     pub(crate) snapshots: Vec<RecordedSnapshot>,
-    /// Whether reading fails after the last event.
+    /// True if reading fails after the last event.
     pub(crate) is_damaged: bool,
 }
 

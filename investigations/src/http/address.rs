@@ -36,7 +36,7 @@ impl Address {
             Some(0) => return None,
             Some(port) => port,
             None if rest.len() == host.len() => ports[usize::from(tls)],
-            // What follows the host is not a port.
+            // The text after the host is not a port.
             None => return None,
         };
         let has_password = login.is_some_and(|login| login.contains(':'));
@@ -49,7 +49,7 @@ impl Address {
         Some(Self { tls, host, port, path, user, has_password })
     }
 
-    /// Whether the scheme is `https`.
+    /// Returns true if the scheme is `https`.
     pub const fn is_tls(&self) -> bool {
         self.tls
     }
@@ -59,7 +59,7 @@ impl Address {
         &self.path
     }
 
-    /// The same address with another path.
+    /// Returns the address with another path.
     #[must_use]
     pub fn with_path(self, path: &str) -> Self {
         Self { path: path.to_owned(), ..self }
@@ -70,7 +70,7 @@ impl Address {
         self.user.as_deref()
     }
 
-    /// Whether the URL has a password, which other users of the host can see on a command line.
+    /// Returns true if the URL has a password, which other users of the host can see on a command line.
     pub const fn has_password(&self) -> bool {
         self.has_password
     }
@@ -80,7 +80,7 @@ impl Address {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
-    /// Whether the host is `localhost` or a loopback address: traffic stays on this host.
+    /// Returns true if the host is `localhost` or a loopback address: traffic stays on this host.
     pub fn is_loopback(&self) -> bool {
         let host = self.target().0;
         let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();

@@ -66,14 +66,14 @@ impl Token {
         &self.0
     }
 
-    /// Whether the headers carry this token. Compares in constant time.
+    /// Returns true if the headers carry this token. Compares in constant time.
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let Some((scheme, sent)) = sent.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"Bearer ") && self.is(sent)
     }
 
-    /// Whether this is its text. Compares in constant time.
+    /// Returns true if this is the token's text. Compares in constant time.
     pub fn is(&self, sent: &[u8]) -> bool {
         if sent.len() != self.0.len() {
             return false;

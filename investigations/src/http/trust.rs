@@ -116,7 +116,7 @@ fn trusting(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// What to do when TLS failed.
+/// Returns advice for a failure of TLS.
 pub fn tls_advice(error: &io::Error) -> &'static str {
     let error = error.get_ref().and_then(|own| own.downcast_ref::<rustls::Error>());
     match error {

@@ -92,10 +92,10 @@ fn function(name: Arc<str>) -> Option<Function> {
     Some(Function { api, name, class: known.map(|op| op.class) })
 }
 
-/// Whether the timestamp of an event is its end: the task is back on the CPU, the request is complete.
+/// Returns true if the timestamp of an event is its end: the task is back on the CPU, the request is complete.
 pub(super) fn reported_at_end(source: i64, op: i64) -> bool {
     (source == HOST && op == SCHED_SWITCH) || source == BLOCK_IO
 }
 
-/// The same, as SQL.
+/// The condition of [`reported_at_end`], as SQL.
 pub(super) const REPORTED_AT_END: &str = "((source = 3 AND op = 1) OR source = 5)";

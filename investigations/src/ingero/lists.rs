@@ -234,7 +234,7 @@ impl Lists {
             .or_else(|| Some(self.get(self.process_of_thread(node, tid)?)?.comm.as_str()))
     }
 
-    /// Whether a task is a descendant of a process.
+    /// Returns true if a task is a descendant of a process.
     pub(super) fn descends(&self, node: NodeIndex, mut task: u32, from: u32) -> bool {
         // The bound ends cycles in hostile data.
         for _ in 0..8 {

@@ -74,7 +74,7 @@ impl File {
         if self.has(table, column) { column } else { default }
     }
 
-    /// What each row of a statement makes.
+    /// Returns the result of `make` for each row of a statement.
     pub(super) fn rows<T>(
         &self,
         sql: &str,

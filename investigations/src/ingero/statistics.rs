@@ -103,7 +103,7 @@ struct Calls {
     durations: Vec<u64>,
     stalled: u64,
     off_ns: u64,
-    /// Whether the file has waits of all their threads.
+    /// True if the file has waits of all their threads.
     captured: bool,
 }
 

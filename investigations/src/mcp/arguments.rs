@@ -108,7 +108,7 @@ impl Sql {
     }
 }
 
-/// What is added up, and by what.
+/// Period and grouping of the costs.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Costs {
@@ -138,7 +138,7 @@ const fn a_day() -> u64 {
     24
 }
 
-/// What costs are by.
+/// Label by which costs are added up.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum By {
@@ -224,7 +224,7 @@ impl History {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Demo {
-    /// What goes wrong, such as cpu-contention.
+    /// The fault to demonstrate, such as cpu-contention.
     pub(super) scenario: String,
     /// For how long, 10 to 60; 45 unless given.
     #[serde(default = "usual")]

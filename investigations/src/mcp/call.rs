@@ -18,17 +18,17 @@ tokio::task_local! {
     static CALL: Call;
 }
 
-/// Whether nobody waits for an answer any more.
+/// This flag is set once nobody waits for an answer any more.
 #[derive(Debug, Clone, Default)]
 pub struct Abandoned(Arc<AtomicBool>);
 
 impl Abandoned {
-    /// Whether that is so now.
+    /// Returns true once the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends when that is so.
+    /// Ends once the flag is set.
     pub(super) async fn happens(&self) {
         while !self.is_set() {
             sleep(CHECK_EVERY).await;
@@ -41,7 +41,7 @@ impl Abandoned {
     }
 }
 
-/// What the work of a call holds.
+/// Flag and permit that a call's work holds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Call {
     abandoned: Abandoned,

@@ -125,7 +125,7 @@ impl Name {
     }
 }
 
-/// Those that are listed.
+/// Returns the tools that are listed.
 pub(super) fn tools(is_listed: impl Fn(Name) -> bool) -> Vec<Tool> {
     Name::ALL.iter().filter(|name| is_listed(**name)).map(|name| name.tool()).collect()
 }

@@ -1,4 +1,4 @@
-//! What lost GPU time and idle GPUs cost, by a Prometheus that evaluates `rules/cost.yaml`.
+//! A Prometheus that evaluates `rules/cost.yaml` reports the cost of lost GPU time and idle GPUs.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const NOTE: &str = "Lost: time of dispatcher threads (the threads that call CUDA
 const MAX_LABEL: usize = 120;
 const MAX_CURRENCY: usize = 20;
 
-/// What a row adds up.
+/// Sums of one row.
 #[derive(Debug, Default)]
 struct Row {
     lost_hours: f64,

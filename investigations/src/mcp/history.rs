@@ -10,8 +10,8 @@ use super::answer::{self, Page, list, object, rounded};
 use super::arguments::History;
 use crate::clickhouse::{ClickHouse, MAX_ROWS, rows};
 
-/// What is asked for: the last record of each chain. What selects records is the same in all of a chain, but the time, and the last
-/// has the latest. Few columns, because there may be millions of records.
+/// Selects the last record of each chain. The columns that select records are equal in all records of a chain, except the time, which
+/// is the latest in the last record. Few columns are read, because there may be millions of records.
 macro_rules! newest {
     () => {
         "\

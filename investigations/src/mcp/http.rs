@@ -60,7 +60,7 @@ pub type Tls = Arc<dyn Fn() -> Option<Arc<TlsConfig>> + Send + Sync>;
 /// Who may connect, and how.
 #[derive(Clone)]
 pub struct Access {
-    /// What clients must send.
+    /// Token that clients must send.
     pub token: Token,
     /// Names of this host, besides `localhost` and addresses.
     pub hosts: Vec<String>,
@@ -223,8 +223,8 @@ fn plain(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-/// Whether a `Host` header is an address, `localhost`, or one of these names. A web page can make its own name resolve to this
-/// host, but not an address.
+/// Returns true if a `Host` header is an address, `localhost`, or one of these names. A web page can make its own name resolve to
+/// this host, but not an address.
 fn is_own_name(host: &str, names: &[String]) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -21,7 +21,7 @@ const MAX_LINE: usize = 256 << 10;
 pub(super) struct Lines<R, W> {
     input: BufReader<R>,
     line: Vec<u8>,
-    /// Whether the rest of an overlong line is being skipped. A field, because reading may be cancelled and resumed.
+    /// True while the rest of an overlong line is being skipped. A field, because reading may be cancelled and resumed.
     skipping: bool,
     output: Arc<Mutex<W>>,
     /// Requests without an answer.

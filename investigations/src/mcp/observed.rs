@@ -17,7 +17,7 @@ const MOST_NODES: usize = 20;
 /// Periods listed of each node.
 const MOST_PARTS: usize = 5;
 
-/// What was observed, and the outcome when there is no chain.
+/// Observation, and the outcome without a chain.
 pub(super) struct Coverage {
     pub(super) observation: Value,
     pub(super) if_none: Outcome,
@@ -32,7 +32,7 @@ impl Coverage {
         Self { observation: rows.collect(), if_none }
     }
 
-    /// Of each node since it began to observe.
+    /// Returns the coverage of each node since it began to observe.
     pub(super) fn of_answers(answers: &[NodeAnswer], all_answered: bool) -> Self {
         let observed = |own: &NodeAnswer| {
             let state = own.chains.observation.clone();
@@ -105,7 +105,7 @@ pub(super) fn names<'a>(nodes: impl IntoIterator<Item = &'a Chains>) -> Option<H
     Some(all)
 }
 
-/// What a node observes, from a page of its metrics, without its name.
+/// Reads the observation of a node from a page of its metrics, without its name.
 pub(super) fn of_page(page: &str) -> Value {
     let state = samples(page, "gpucause_observation_state{").find(|own| own.value == 1.0);
     let value = |name| samples(page, name).next().map(|own| rounded(own.value));
@@ -119,7 +119,7 @@ pub(super) fn of_page(page: &str) -> Value {
     })
 }
 
-/// The same of several nodes, by name.
+/// Returns the observations of several nodes, with their names.
 pub(super) fn of_pages<'a>(nodes: impl Iterator<Item = (&'a str, &'a Value)>) -> Value {
     let named = |(node, observed): (&str, &Value)| {
         let mut observed = observed.clone();

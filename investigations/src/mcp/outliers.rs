@@ -23,12 +23,12 @@ const NORMAL: f64 = 1.4826;
 const NOTE: &str = "Of the last minute. deviations: distance on the worse side of the median of the job's ranks, in standard deviations by MAD, where small differences do not count; 5 makes an outlier. lost_share: seconds lost by proven delays of the host, per second. Where all ranks wait for one, their launches are equal, and only lost_share shows which one it is.";
 const PEERS: &str = "process:gpucause_peers:info";
 
-/// What ranks are compared by.
+/// Metric by which ranks are compared.
 #[derive(Debug)]
 struct Measure {
     name: &'static str,
     series: &'static str,
-    /// Whether less is worse.
+    /// True if less is worse.
     less: bool,
     /// Least deviation that counts, as a share of the median and absolute.
     floor: [f64; 2],
@@ -65,16 +65,16 @@ struct Rank {
     values: [Option<f64>; MEASURES.len()],
 }
 
-/// What ranks of a job have in common, by label.
+/// Labels that the ranks of a job share.
 const JOB: [&str; 5] = ["job", "comm", "slurm_job", "namespace", "world_size"];
-/// What makes a process.
+/// Labels that identify a process.
 const PROCESS: [&str; 4] = ["job", "instance", "pid", "comm"];
 
 fn labels<const N: usize>(sample: &Sample, names: [&str; N]) -> [String; N] {
     names.map(|name| sample.labels.get(name).cloned().unwrap_or_default())
 }
 
-/// Of values; the lower of the two middle ones for an even number.
+/// Returns the median; for an even number of values, the lower of the two middle ones.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().checked_sub(1)? / 2).copied()

@@ -33,7 +33,7 @@ pub struct CheckLine {
 pub struct CheckReport {
     /// Name of the host.
     pub host: String,
-    /// Whether the exporter can run there.
+    /// True if the exporter can run there.
     pub can_run: bool,
     /// In the order in which the exporter needs them.
     pub lines: Vec<CheckLine>,
@@ -44,7 +44,7 @@ pub struct CheckReport {
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it shows.
+    /// Its description.
     pub what: String,
 }
 
@@ -59,7 +59,7 @@ pub struct DemoReport {
 
 /// Actions on the host where the server runs.
 pub trait Host: Debug + Send + Sync {
-    /// Whether the exporter can run here. Takes seconds.
+    /// Checks if the exporter can run here. Takes seconds.
     fn check(&self) -> CheckReport;
 
     /// The demonstrations; `None` where they are not allowed.
@@ -79,7 +79,7 @@ pub struct SqlAnswer {
     pub columns: Vec<String>,
     /// The rows, a value for each column.
     pub rows: Vec<Vec<Value>>,
-    /// Whether there are more rows than requested.
+    /// True if there are more rows than requested.
     pub more: bool,
 }
 
@@ -159,14 +159,14 @@ pub(super) struct Answered<T> {
     /// Its own name, distinct from those of other nodes; its address where it does not report one.
     pub(super) node: String,
     pub(super) url: Address,
-    /// What it says of itself, without chains, where it is reported.
+    /// Its report about itself without chains, where available.
     pub(super) own: Option<Chains>,
-    /// What was made of its metrics.
+    /// Result of reading its metrics.
     pub(super) of_page: T,
 }
 
-/// What `of` makes of the metrics of each node on arrival, in the order of nodes, and the failures of other nodes. An error of it
-/// is one, too.
+/// Reads the metrics of each node with `of` on arrival. Returns the results in the order of nodes, and the failures of other nodes,
+/// which include errors of `of`.
 pub(super) async fn pages<T: Send>(
     nodes: &[Client],
     mut of: impl FnMut(&str) -> Result<T, String> + Send,

@@ -15,13 +15,13 @@ use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
 };
 
-/// The note about a PID of no process of a recording.
+/// The note about a PID that no process of a recording has.
 pub(super) const NOT_IN_FILE: &str = "no process with this PID is in the file";
-/// The note about a name of none.
+/// The note about a name that no process of a recording has.
 pub(super) const NAME_NOT_IN_FILE: &str = "no process of this name is in the file";
-/// The same of nodes.
+/// The note about a name that no process of the nodes has.
 pub(super) const NAME_UNOBSERVED: &str = "not observed: no node that answered observes a process of this name; whether it was starved is unknown";
-/// The note about a PID of no process of nodes.
+/// The note about a PID that no process of the nodes has.
 const PID_UNOBSERVED: &str = "not observed: no node that answered observes a process with this PID";
 /// The note about a PID or name that no node exports, where some do not report what they observe.
 const UNEXPORTED: &str = "no node that answered exports calls or waits of such a process: it is not observed, or it is a worker, such as one of a data loader: ask for the process that feeds the GPU";
@@ -47,7 +47,7 @@ pub(super) struct Row {
     pub(super) sum_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
-    /// What both are above, where they are upper edges of buckets.
+    /// Both percentiles are above these, where they are upper edges of buckets.
     above_ns: [Option<u64>; 2],
     max_ns: Option<u64>,
     off_cpu_ns: Option<u64>,

@@ -61,7 +61,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether another recorder found the same cause in the same process: an engine itself keeps chains apart that one input has.
+    /// Returns true if another recorder found the same cause in the same process: an engine itself keeps the chains of one input apart.
     fn is_continued_by(&self, other: &Self) -> bool {
         let identity = |Chain { cause, effect, victim, .. }: &Chain| {
             (*cause, *effect == Effect::Hang, victim.pid, victim.started)
@@ -73,7 +73,7 @@ impl Found {
     }
 }
 
-/// Whether a version of a chain is older than another. One that has ended is the last, and its time only grows.
+/// Returns true if a version of a chain is older than another. One that has ended is the last, and its time only grows.
 fn is_before(own: &Chain, other: &Chain) -> bool {
     let has_ended = |chain: &Chain| chain.ongoing != Some(true);
     let of_time = own.attributed_seconds().total_cmp(&other.attributed_seconds());

@@ -1,4 +1,4 @@
-//! What a statement may do: read tables, call pure functions, describe the schema.
+//! A statement may read tables, call pure functions and describe the schema.
 
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
@@ -26,7 +26,7 @@ const FUNCTIONS: &str = "\
     substring subtype sum tan tanh time timediff total trunc typeof unhex unicode unixepoch \
     unlikely upper zeroblob";
 
-/// Whether the statement begins like one that reads; otherwise what is wrong with it.
+/// Checks that the statement begins like one that reads; otherwise returns what is wrong with it.
 pub(super) fn begins_to_read(sql: &str) -> Result<(), String> {
     if sql.contains('\0') {
         return Err("it contains a zero byte".into());
@@ -54,7 +54,7 @@ fn after_comments(sql: &str) -> &str {
     }
 }
 
-/// Whether SQLite may do what a statement asks for.
+/// Allows or denies an action that a statement asks of SQLite.
 pub(super) fn authorize(context: AuthContext<'_>) -> Authorization {
     let is_in = |names: &str, name: &str| {
         names.split_ascii_whitespace().any(|known| known.eq_ignore_ascii_case(name))

@@ -1,4 +1,4 @@
-//! What a database has, for statements that name what it does not have.
+//! A hint lists what a database has, for a statement that names what it does not have.
 
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthContext, Authorization};
@@ -27,7 +27,7 @@ fn hint(connection: &mut Connection, sql: &str, error: &str) -> Option<String> {
     if !of_column && !error.contains(NO_TABLE) {
         return None;
     }
-    // What follows is not of the statement.
+    // The queries below are not part of the statement.
     connection.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).ok()?;
     let tables = tables(connection)?;
     let named: Vec<_> = tables.iter().filter(|table| names(sql, table)).take(MAX_TABLES).collect();
@@ -54,7 +54,7 @@ fn columns(connection: &Connection, table: &str) -> Option<Vec<String>> {
     Some(statement.column_names().map(str::to_owned).collect())
 }
 
-/// Whether a statement has this name as a word.
+/// Returns true if a statement has this name as a word.
 fn names(sql: &str, table: &str) -> bool {
     let mut words = sql.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.any(|word| word.eq_ignore_ascii_case(table))

@@ -249,10 +249,10 @@ impl Tables {
         self.query_until(limits, &Arc::default())
     }
 
-    /// As [`query`](Self::query); ends early when `stopped` is set.
+    /// Runs the statement like [`query`](Self::query); ends early when `stopped` is set.
     ///
     /// # Errors
-    /// Those of [`query`](Self::query); one that was stopped took too long.
+    /// The errors of [`query`](Self::query); a stopped statement is one that took too long.
     pub fn query_until(
         mut self,
         limits: &Limits,

@@ -34,7 +34,7 @@ pub struct Event {
     pub process: ProcessIndex,
     /// The thread.
     pub tid: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: Kind,
     /// The call stack, where one was taken.
     pub stack: Option<StackId>,
@@ -47,7 +47,7 @@ impl Event {
     }
 }
 
-/// What happened. Texts are shared as read, or borrowed (`T` is `&str`) to be written.
+/// A kind of event. Texts are shared as read, or borrowed (`T` is `&str`) to be written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind<T = Arc<str>> {
     /// A call of a CUDA or NCCL function.
@@ -87,9 +87,9 @@ pub struct Call<T = Arc<str>> {
     pub api: Api,
     /// The documented name of the function.
     pub op: T,
-    /// Whether it was a kernel function's first launch in its process; `None` for other calls, and where unknown.
+    /// True for a kernel function's first launch in its process; `None` for other calls, and where unknown.
     pub cold: Option<bool>,
-    /// Whether the thread made it itself, not another traced call.
+    /// True if the thread made it itself, not another traced call.
     pub outermost: bool,
     /// The return value; 0 is success.
     pub code: i32,
@@ -197,7 +197,7 @@ pub struct StackFrame {
     pub module: Option<String>,
     /// The instruction's address in the module, as linked.
     pub module_address: Option<u64>,
-    /// Whether it is a frame of Python.
+    /// True for a frame of Python.
     pub is_python: bool,
 }
 

@@ -29,7 +29,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
     Ok(Box::new(Ingero::open(path)?))
 }
 
-/// Whether a database without tables was written through a WAL file that is not beside it.
+/// Returns true if a database without tables was written through a WAL file that is not beside it.
 /// Source: <https://www.sqlite.org/fileformat2.html#file_format_version_numbers>.
 fn lacks_wal(path: &Path, connection: &Connection) -> bool {
     const WRITE_VERSION: u64 = 18;
@@ -40,7 +40,7 @@ fn lacks_wal(path: &Path, connection: &Connection) -> bool {
     read.is_ok() && version == [WAL] && tables == Ok(0) && !wal_of(path).exists()
 }
 
-/// Whether two paths lead to one file.
+/// Returns true if two paths lead to one file.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
@@ -60,7 +60,7 @@ pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
     open().map_err(|source| error(path, source))
 }
 
-/// What an error of SQLite means for the file.
+/// Returns the meaning of a SQLite error for the file.
 pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     let path = path.to_owned();
     let code = source.sqlite_error_code();

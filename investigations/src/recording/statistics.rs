@@ -7,7 +7,7 @@ use gpucause_abi::state::{Reason, Role};
 
 use super::ProcessIndex;
 
-/// What the numbers cover.
+/// Coverage of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
     /// Every event.
@@ -32,7 +32,7 @@ pub struct Durations {
     pub p99_ns: Option<u64>,
     /// The longest, in nanoseconds.
     pub max_ns: u64,
-    /// What the numbers cover.
+    /// Coverage of the numbers.
     pub completeness: Completeness,
 }
 
@@ -45,7 +45,7 @@ pub struct CallStatistics {
     pub api: Api,
     /// The documented name of the function.
     pub op: Arc<str>,
-    /// Whether these are first launches of a kernel function; `None` where they are not counted separately.
+    /// True for first launches of a kernel function; `None` where they are not counted separately.
     pub cold: Option<bool>,
     /// Their durations.
     pub durations: Durations,

@@ -2,8 +2,8 @@
 
 use super::whole;
 
-/// What nvcc puts where a lambda's type stands for one that runs on the GPU: `Unvdl` for a `__device__` one, `Unvdtl` where it
-/// states what it returns, `Unvhdl` for a `__host__ __device__` one. Demanglers of C++ do not know them.
+/// nvcc writes these in place of the type of a lambda that runs on the GPU: `Unvdl` for a `__device__` one, `Unvdtl` where it states
+/// what it returns, `Unvhdl` for a `__host__ __device__` one. Demanglers of C++ do not know them.
 const DEVICE_LAMBDAS: [&[u8]; 3] = [b"Unvdl", b"Unvdtl", b"Unvhdl"];
 /// Most ends of nested names and template arguments that a device lambda stands in.
 const MAX_ENDS: usize = 6;
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn kernels_of_device_lambdas_are_named_until_the_lambda() {
-        // As nvcc 13.5 names `elementwise_kernel` of three kinds of lambdas.
+        // nvcc 13.5 gives `elementwise_kernel` these names for three kinds of lambdas.
         let start = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_7BinaryFIfEEEEvRNS_18TensorIteratorBaseERKT_E";
         let lambda = "at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::BinaryF<float> >(at::TensorIteratorBase&, at::native::BinaryF<float> const&)::{lambda()#1}>";
         for end in [

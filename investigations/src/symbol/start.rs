@@ -1,6 +1,6 @@
 //! Where a mangled C++ name begins: what can be read of one whose rest cannot.
 
-/// What compilers call a namespace without a name.
+/// Compilers give this name to a namespace without one.
 const ANONYMOUS: &str = "_GLOBAL__N_";
 
 /// The function, or the class or namespace of it, before the first part of a mangled name that is more than a name; `None` where
@@ -10,7 +10,7 @@ pub(super) fn function(symbol: &[u8], most: usize) -> Option<String> {
         std::str::from_utf8(&symbol[..error.valid_up_to()]).unwrap_or_default()
     });
     let encoding = text.strip_prefix("_Z")?;
-    // What is local to a function begins with that.
+    // The name of a local entity begins with that of its function, after a `Z`.
     let encoding = encoding.trim_start_matches('Z');
     let nested = encoding.strip_prefix('N');
     let mut rest = match nested {

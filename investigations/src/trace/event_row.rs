@@ -17,7 +17,7 @@ pub struct NewEvent<'a> {
     pub process: ProcessRef,
     /// The thread.
     pub tid: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: NewKind<'a>,
     /// The call stack, where one was taken.
     pub stack: Option<StackId>,

@@ -1,4 +1,4 @@
-//! What is read of a trace when it is opened: nodes, sessions, processes, and the dictionaries of its events.
+//! These lists of a trace are read when it is opened: nodes, sessions, processes, and the dictionaries of its events.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(crate) fn cannot_create(path: &Path) -> impl FnOnce(std::io::Error) -> Write
     }
 }
 
-/// Whether a file could be created here. Changes nothing.
+/// Checks if a file could be created here. Changes nothing.
 ///
 /// # Errors
 /// When a file exists that may not be overwritten, or none can be created in that folder.

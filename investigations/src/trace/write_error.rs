@@ -42,7 +42,7 @@ impl WriteError {
         }
     }
 
-    /// Of an unfinished file that was to become `output`: nobody asked for its own name, and it is removed.
+    /// Names `output` instead of the unfinished file that was to become it: nobody asked for that file's name, and it is removed.
     pub(crate) fn of_output(self, output: &Path) -> Self {
         let path = output.to_owned();
         match self {

@@ -26,7 +26,7 @@ pub const PIDS: &str = "pids";
 /// One in so many events is deleted when the file is full.
 const PRUNE_ONE_IN: u64 = 10;
 
-/// What is known when a recorder starts.
+/// Facts that are known when a recorder starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Start {
     /// Name of the node: that of `--node`, else the host's.
@@ -39,7 +39,7 @@ pub struct Start {
     pub details: Vec<(String, String)>,
     /// Largest size of the file in bytes. Beyond it the oldest events are deleted.
     pub size_limit: Option<u64>,
-    /// Whether to replace an existing file.
+    /// True to replace an existing file.
     pub overwrite: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Finished {
     pub events: u64,
     /// Events deleted to stay within the size limit.
     pub pruned_events: u64,
-    /// Whether it needs the WAL beside it, as another program kept it open.
+    /// True if it needs the WAL beside it, as another program kept it open.
     pub needs_wal: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Writer {
     lost_events: Option<u64>,
 }
 
-/// What is written as it comes.
+/// The store takes what is written as it comes.
 impl Deref for Writer {
     type Target = Store;
 
@@ -90,7 +90,7 @@ struct Known {
     row: ProcessRef,
     comm: String,
     rank: Option<u32>,
-    /// Whether its final accounts are written.
+    /// True if its final accounts are written.
     settled: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a report says of the time and the processes that were not observed.
+//! A report says which time and which processes were not observed.
 
 use std::collections::BTreeMap;
 

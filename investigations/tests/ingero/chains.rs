@@ -1,4 +1,4 @@
-//! What slow calls and gaps are blamed on: only what the thread's own rows prove.
+//! Slow calls and gaps are blamed only on what the thread's own rows prove.
 
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 use gpucause_investigations::explain::Report;
@@ -236,7 +236,7 @@ fn what_cost_nothing_is_no_finding_of_the_report() {
     db.add((0..50).map(|i| Row::off(7, i * 100 * MS + MS, MS, 50)));
     assert_eq!(find(&chains(&db), Effect::LaunchGap).cause, Cause::Unexplained);
     assert_eq!(findings(&db), []);
-    // What is known to have taken time is one.
+    // A chain that is known to have taken time is a finding.
     let starved = loader(|worker, at| {
         vec![
             Row::read(worker, at + 5 * MS, 80 * MS),

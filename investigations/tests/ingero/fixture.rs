@@ -84,7 +84,7 @@ impl Row {
         Self { tid, ..self }
     }
 
-    /// The same of the driver.
+    /// Turns a launch of the runtime into one of the driver.
     pub(crate) fn driver(self) -> Self {
         Self { source: 4, op: 1, ..self }
     }
@@ -177,7 +177,7 @@ impl Database {
         }
     }
 
-    /// What was counted in the first minute.
+    /// Adds the counts of the first minute.
     pub(crate) fn aggregate(
         &self,
         (source, op): (i64, i64),

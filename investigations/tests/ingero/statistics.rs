@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use crate::fixture::{Database, MS, Row, Schema, US, by_sql, number};
 
-/// What the table of a file calls a function.
+/// Function names in the table of a file.
 const NAMES: [(&str, i64, i64); 14] = [
     ("cudaMalloc", 1, 1),
     ("cudaFree", 1, 2),
@@ -26,7 +26,7 @@ const NAMES: [(&str, i64, i64); 14] = [
     ("cuMemAllocManaged", 4, 6),
 ];
 
-/// The same by SQL: of rows, and of what was counted where it is more.
+/// Computes durations by SQL: from rows, and from what was counted where it is more.
 fn durations(sql: &Connection, rows: &str, counted: &str) -> Durations {
     let natural = |value: Option<i64>| u64::try_from(value.unwrap_or(0)).unwrap();
     let of_rows = |what: &str| number(sql, &format!("SELECT {what} FROM events WHERE {rows}"));

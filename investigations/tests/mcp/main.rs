@@ -138,7 +138,7 @@ fn the_public_client_calls_every_tool_over_standard_input_and_output() {
     assert_all_is_reported(&reported);
 }
 
-/// What is answered to lines, one each; those that are answered by none are left out.
+/// Returns the answers to lines, one each; a line without an answer is left out.
 async fn answers(assistant: Assistant, lines: &[String], wanted: usize) -> Vec<Value> {
     let (ours, theirs) = tokio::io::duplex(8 << 20);
     let (input, output) = tokio::io::split(theirs);

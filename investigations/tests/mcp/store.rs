@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::recording::{Memory, Quiet, Sql};
 use crate::{answers, call, run};
 
-/// What the store answers to a path, with its status.
+/// Returns the store's answer to a path, with its status.
 pub(crate) type Answering = fn(&str) -> (&'static str, String);
 
 /// An assistant that asks the store, and the paths that were asked.

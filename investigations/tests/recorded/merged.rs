@@ -112,7 +112,7 @@ fn what_two_runs_observed_at_the_same_time_counts_once_with_the_events_of_the_ru
 fn what_one_exporter_wrote_to_two_files_counts_once_and_since_the_process_was_observed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    // As flight records are: the second has all that the first has.
+    // Flight records are like this: the second has all that the first has.
     let later = Process { calls: (25, 1_000), waited: 9 * SECOND / 2, ..TRAINER };
     let mut chain = chain((42, "trainer"), (9, "hog"), 1.0);
     let one = record(&path("1.db"), 0, "", &[TRAINER], std::slice::from_ref(&chain));

@@ -112,7 +112,7 @@ pub(super) fn waits<'a>(
 
 type Threads = BTreeMap<(ProcessIndex, u32), ThreadTime>;
 
-/// What is collected from the events.
+/// Data collected from the events.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Start of the first event and end of the last, by process.
@@ -183,7 +183,7 @@ impl Seen {
     }
 }
 
-/// What dispatcher threads did between calls, the longest first.
+/// Returns how dispatcher threads spent the time between calls, the longest first.
 pub(super) fn between_calls(
     recording: &dyn Recording,
     processes: &Processes,

@@ -20,7 +20,7 @@ pub(super) type Span = (i64, i64);
 
 /// How far the last snapshot of a run that has an end may be behind its events without a note, in seconds.
 const MUCH_BEHIND: f64 = 1.0;
-/// The same of a run without an end; less is printed as 0.0 s.
+/// The last snapshot of a run without an end may be this many seconds behind its events without a note; less is printed as 0.0 s.
 const BEHIND: f64 = 0.05;
 
 /// Node, PID, and start on the boot-time clock, which together no two processes have.
@@ -37,7 +37,7 @@ struct Image {
     since_ns: i64,
     /// When it ended, by the same clock.
     ended_ns: Option<i64>,
-    /// Of its dispatcher threads, until the last snapshot.
+    /// Time of its dispatcher threads, until the last snapshot.
     time: TimeAccount,
 }
 
@@ -45,7 +45,7 @@ struct Image {
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     images: BTreeMap<ProcessIndex, Image>,
-    /// Of a process with several images, those that count; the last stands for it.
+    /// A process with several images is listed under the last one that counts, which stands for it, with all that count.
     several: BTreeMap<ProcessIndex, Vec<ProcessIndex>>,
     /// The one that stands for each image of those processes.
     same: BTreeMap<ProcessIndex, ProcessIndex>,
@@ -58,7 +58,7 @@ pub(super) struct Processes {
 }
 
 impl Image {
-    /// What the image is in all files of one recorder.
+    /// Returns what identifies the image in all files of one recorder.
     const fn key(&self) -> (ProcId, Nanos) {
         (self.id, self.first_seen)
     }
@@ -100,8 +100,8 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Of the runs that have these images of a process, those that count: no two of different recorders at the same time, but first
-    /// the one that records events of the process, then the longer one.
+    /// Returns the runs that count among those with these images of a process. Of different recorders at the same time only one counts:
+    /// preferably the one that records events of the process, then the longer one.
     fn separate_runs(&self, recording: &dyn Recording, images: &[ProcessIndex]) -> Vec<usize> {
         let rank = |image: &&Image| {
             let pids = recording.sessions().get(image.session).map(Session::pids);
@@ -299,7 +299,7 @@ impl Processes {
         or_events(covered(self.runs_of(recording, node)), events)
     }
 
-    /// Of the processes with runs that do not count: for how long at most one was observed only by those.
+    /// Returns the longest time for which a shown process was observed only by runs that do not count.
     pub(super) fn left_out_seconds(&self, is_shown: impl Fn(ProcessIndex) -> bool) -> Option<f64> {
         let of_process = |process: &ProcessIndex| {
             let standing = self.same.get(process)?;

@@ -14,12 +14,12 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of an event, by its sequence on its node. Its start distinguishes recordings of one node.
+    /// Returns the identity of an event, by its sequence on its node. The event's start distinguishes recordings of one node.
     pub(super) fn of_event(node: &str, sequence: u64, start: u64) -> Self {
         Self { node: hash(node), number: sequence, start }
     }
 
-    /// Of a chain, by its id.
+    /// Returns the identity of a chain, by its id.
     pub(super) fn of_chain(node: &str, id: &str, start: u64) -> Self {
         Self { node: !hash(node), number: hash(id), start }
     }

@@ -12,12 +12,12 @@ use crate::trace::fnv1a;
 
 /// The name of a partition whose value is empty.
 const EMPTY: &str = "__HIVE_DEFAULT_PARTITION__";
-/// What Hive and Spark escape beside control characters.
+/// Hive and Spark escape these characters, beside control characters.
 const ESCAPED: &str = "\"#%'*/:=?\\\u{7f}{}[]^";
 /// Bytes of a value: of 255 that most file systems allow a name, `host=` takes some, and the hash of a longer value.
 const MAX_VALUE: usize = 200;
 
-/// What happened on one node on one day, by UTC and the clock of the node.
+/// Data of one node and day. Days are in UTC, by the clock of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Partition {
     node: NodeIndex,
@@ -27,7 +27,7 @@ pub(super) struct Partition {
 impl Partition {
     const SECONDS: i64 = 24 * 60 * 60;
 
-    /// Of a time in nanoseconds since the Unix epoch.
+    /// Returns the partition of a time in nanoseconds since the Unix epoch.
     pub(super) const fn of(node: NodeIndex, at_ns: i64) -> Self {
         Self { node, day: at_ns.div_euclid(Self::SECONDS * 1_000_000_000) }
     }

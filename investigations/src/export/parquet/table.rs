@@ -94,7 +94,7 @@ impl<'a> From<Option<&'a str>> for Cell<'a> {
 }
 
 impl From<u64> for Cell<'_> {
-    /// As in a trace file, the largest signed number stands for all beyond.
+    /// The largest signed number stands for all beyond it, as in a trace file.
     fn from(number: u64) -> Self {
         Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }

@@ -123,7 +123,7 @@ fn the_packages_of_perfetto_find_every_event_on_its_track() {
     ] {
         assert_eq!(notes[name], value, "{name}");
     }
-    // Of each rank the thread, its off-CPU time, its disk and the memory; the nodes; the chain.
+    // Each rank has the thread, its off-CPU time, its disk and the memory; then there are the nodes and the chain.
     assert_eq!(said.as_object().unwrap().len(), 11, "{said}");
 }
 

@@ -1,4 +1,4 @@
-//! What the field's own packages make of an export.
+//! The field's own packages decode exports here.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What `decode.py` says of a file of this format.
+/// Returns the output of `decode.py` for a file of this format.
 pub(in crate::export) fn decoded(format: &str, file: &[u8]) -> Value {
     let mut on_disk = tempfile::NamedTempFile::new().unwrap();
     on_disk.write_all(file).unwrap();

@@ -22,7 +22,7 @@ pub(super) struct Detection<'a> {
     pub(super) evidence: Evidence,
     /// Actor and mechanism; `None` where the victim itself is the cause.
     pub(super) from: Option<(String, &'static str)>,
-    /// What the victim did meanwhile.
+    /// Activity of the victim meanwhile.
     pub(super) mechanism: &'static str,
     /// A template, see [`render_template`], in which `comm` is the victim.
     pub(super) sentence: &'static str,
@@ -203,7 +203,7 @@ pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'stati
     }
 }
 
-/// What to try.
+/// Returns the fix to try.
 pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
     match (cause, culprit) {
         (Cause::BlockIo, _) => "Keep the files of the dispatcher thread in memory or on a faster disk, or read them ahead in another thread.".into(),

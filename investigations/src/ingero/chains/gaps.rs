@@ -266,7 +266,7 @@ impl RuleContext<'_> {
         (all.count > 0).then_some(all)
     }
 
-    /// Of a worker while the victim waited: that time, and the worker's time waiting for a disk, waiting for a CPU, and idle.
+    /// Returns how long the victim waited, and how long a worker meanwhile waited for a disk, waited for a CPU, and was idle.
     fn while_waiting(&self, gaps: &Gaps<'_>, worker: &Thread) -> [u64; 4] {
         let [mut time, mut io, mut without_cpu, mut idle] = [0u64; 4];
         let Some(victim) = gaps.thread else { return [0; 4] };

@@ -38,7 +38,7 @@ struct Slow<'a> {
     large: Vec<Call>,
     /// Other slow calls, and their excess over the usual duration.
     others: Vec<(Call, u64)>,
-    /// Those of them whose thread has no waits in the file.
+    /// Number of `others` on threads without recorded waits.
     not_captured: u64,
     waits: Waits,
 }

@@ -9,7 +9,7 @@ use gpucause_abi::state::{
 use super::wire::{Reader, Writer};
 use super::{Result, SnapshotError};
 
-/// What the positions in one list are here; `None` for what is not known and has no `other`.
+/// Values by position in one list; `None` stands for a label that is unknown here, in a list without `other`.
 #[derive(Debug)]
 pub(super) struct Axis<T>(Vec<Option<T>>);
 
@@ -20,12 +20,12 @@ impl<T> Default for Axis<T> {
 }
 
 impl<T: Copy> Axis<T> {
-    /// Of the labels in a list.
+    /// Reads the labels in a list.
     fn read(from: Reader<'_>, tag: u32, known: impl Fn(&str) -> Option<T>) -> Result<Self> {
         from.texts(tag, known).map(Self)
     }
 
-    /// What is at a position; an error beyond the list.
+    /// Returns the value at a position; an error beyond the list.
     pub(super) fn at(&self, position: u64) -> Result<Option<T>> {
         let beyond = SnapshotError::Accounts("it has a number without a label");
         let own = usize::try_from(position).ok().and_then(|position| self.0.get(position));
@@ -38,7 +38,7 @@ impl<T: Copy> Axis<T> {
     }
 }
 
-/// What goes by its label, since another gpucause may number it otherwise.
+/// The values of this type go by their labels, since another gpucause may number them otherwise.
 pub(super) trait Labelled: Copy + PartialEq + 'static {
     /// Its number here, in written snapshots and in array cells.
     fn position(self) -> usize;

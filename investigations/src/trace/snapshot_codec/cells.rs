@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 /// An array by an enum.
 pub(super) struct Cells<A>(PhantomData<A>);
 
-/// The same that may be unknown: whether it is known, and under the next tag the array.
+/// An array by an enum, which may be unknown: one tag says whether it is known, and the next tag has the array.
 pub(super) struct KnownCells<A>(PhantomData<A>);
 
 /// An array of arrays, one after the other, by two enums.

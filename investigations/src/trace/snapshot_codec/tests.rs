@@ -1,4 +1,4 @@
-//! What is decoded is what was encoded, and damage is an error.
+//! Decoding returns what was encoded, and damage is an error.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -18,7 +18,7 @@ use super::axis::Labelled;
 use super::wire::{Reader, Writer};
 use super::{Result, SnapshotError};
 
-/// What is a message of its own.
+/// Value that is a message of its own.
 pub(super) trait Message: Sized {
     fn write(&self, to: &mut Writer);
 
@@ -26,7 +26,7 @@ pub(super) trait Message: Sized {
     fn read(from: Reader<'_>) -> Result<Option<Self>>;
 }
 
-/// What lies under a tag, and for some types under the tags that follow.
+/// A value lies under a tag, and for some types under the tags that follow.
 pub(super) trait Value: Sized {
     /// Writes nothing when it has the value that is read where nothing is.
     fn write(&self, tag: u32, to: &mut Writer);
@@ -41,7 +41,7 @@ pub(super) trait Codec<T> {
     fn read(from: Reader<'_>, tag: u32) -> Result<Option<T>>;
 }
 
-/// As the value's type says.
+/// The encoding that the value's type defines.
 pub(super) struct Plain;
 
 impl<T: Value> Codec<T> for Plain {
@@ -54,7 +54,7 @@ impl<T: Value> Codec<T> for Plain {
     }
 }
 
-/// What is one number.
+/// Value that is one number.
 trait Number: Copy {
     fn to_u64(self) -> u64;
     fn from_u64(number: u64) -> Result<Self>;
@@ -432,7 +432,7 @@ impl Value for Option<Box<DispatcherSnapshot>> {
     }
 }
 
-/// What this version does not know is skipped.
+/// Messages that this version does not know are skipped.
 impl<T: Message> Value for Vec<T> {
     fn write(&self, tag: u32, to: &mut Writer) {
         for own in self {

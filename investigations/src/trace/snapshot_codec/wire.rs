@@ -103,7 +103,7 @@ pub(super) fn read<'a, T>(
     Ok(made)
 }
 
-/// What a list takes in memory while it grows, in sizes of what is in it: the first entry of most has room for four.
+/// A growing list is charged for this many entries per entry: the first entry of most lists makes room for four.
 const LISTED: usize = 4;
 
 fn charge(left: &Cell<usize>, bytes: usize) -> Result<usize> {
@@ -112,7 +112,7 @@ fn charge(left: &Cell<usize>, bytes: usize) -> Result<usize> {
 }
 
 impl<'a> Reader<'a> {
-    /// The same, with lists of labels that have been read.
+    /// Returns the reader with lists of labels that have been read.
     pub(super) const fn with(self, axes: &'a Axes) -> Self {
         Self { axes, ..self }
     }
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// What each field of a tag makes in a list of `T`.
+    /// Returns the result of `made` for each text under a tag.
     pub(super) fn texts<T>(self, tag: u32, made: impl Fn(&str) -> T) -> Result<Vec<T>> {
         let mut all = Vec::new();
         for bytes in self.each(tag) {
