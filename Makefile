@@ -34,7 +34,7 @@ PYTORCH_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
 CARGO_DENY_VERSION := 0.20.2
 CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
-# What makes cargo build for another processor.
+# A prefix that makes cargo build for another processor.
 CROSS := $(if $(ARCH),.ci/cross $(ARCH))
 TRIPLE := $(if $(ARCH),aarch64-unknown-linux-gnu)
 RELEASE := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)release
@@ -61,7 +61,7 @@ deb: tools cargo-deb
 	$(CROSS) .ci/stage-package $(RELEASE)/gpucause $(RELEASE)/shipped
 	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CROSS) $(CARGO) deb -p gpucause --no-build $(if $(ARCH),--variant $(ARCH) --target $(TRIPLE))
 
-# Of a version of its own, in the target folder, so that nothing of the user's is replaced.
+# Its own version, in the target folder, so that nothing of the user's is replaced.
 cargo-deb: tools
 	@.ci/install dpkg-shlibdeps:dpkg-dev
 	@"$(CARGO_TOOLS)/bin/cargo-deb" --version 2>/dev/null | grep -qxF "cargo-deb $(CARGO_DEB_VERSION)" || \

@@ -114,7 +114,7 @@ fn main() {
     let endpoint = Some(argument("endpoint").parse().unwrap());
     log.configure(&OtlpSettings { endpoint, ..OtlpSettings::default() });
     let sending = Arc::clone(&log);
-    // As the daemon runs it.
+    // The daemon runs it like this.
     let sender = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(sending.run());
