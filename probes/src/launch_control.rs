@@ -139,7 +139,8 @@ impl LaunchControl {
         registry: &mut Registry<CallProbes>,
     ) -> Result<Instant, ControlError> {
         let is_limited = self.limits.is_some() || self.pinned.is_some();
-        if now >= self.opened + WINDOW && (is_limited || !self.callers.is_empty()) {
+        let has_windows = is_limited || !self.callers.is_empty();
+        if has_windows && now >= self.opened + WINDOW {
             let loads = self.reader.loads()?;
             let limits =
                 self.limits.map(|own| own.where_probes_go(registry.attacher().is_per_process()));
@@ -164,7 +165,7 @@ impl LaunchControl {
             Presence::Observed { until, .. } => until,
             Presence::Paused { until } => Some(until),
         });
-        let next = self.opened.max(now.checked_sub(WINDOW).unwrap_or(now)) + WINDOW;
+        let next = if has_windows { self.opened } else { now } + WINDOW;
         Ok(ends.chain(retired).fold(next, Instant::min))
     }
 
