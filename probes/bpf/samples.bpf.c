@@ -16,8 +16,13 @@ MAP(samples, HASH, BPF_F_NO_PREALLOC, 2048, struct sample, __u64);
 /* The sample that is being taken: too large for the BPF stack. */
 MAP(sample_scratch, PERCPU_ARRAY, 0, 1, __u32, struct sample);
 
-/* The period of the CPU's last sample by timers. */
-MAP(sample_period, PERCPU_ARRAY, 0, 1, __u32, __u64);
+/* The period in which timers sampled the CPU last, and the tick before which no other begins. */
+struct sample_clock {
+	__u64 period;
+	__u64 next_ticks;
+};
+
+MAP(sample_clocks, PERCPU_ARRAY, 0, 1, __u32, struct sample_clock);
 
 /* Returns true if the thread runs outside its traced calls, according to its account. */
 static __noinline bool is_host_code(struct task_struct *task, __u32 proc_id)
@@ -114,29 +119,41 @@ static __noinline void take_sample(void *ctx, struct sampled *sampled)
 	count_sample(sample);
 }
 
-SEC("perf_event")
-int sample_code(struct bpf_perf_event_data *ctx)
+/* Samples the running thread, if it is chosen. */
+static __always_inline void sample_thread(void *ctx)
 {
 	COUNT_RUN(SAMPLE);
 	struct sampled *sampled = chosen_thread();
 
 	if (sampled)
 		take_sample(ctx, sampled);
+}
+
+SEC("perf_event")
+int sample_code(struct bpf_perf_event_data *ctx)
+{
+	sample_thread(ctx);
 	return 0;
 }
 
 #define SAMPLE_NS (1000000000ULL / SAMPLES_PER_SECOND)
 
-/* Returns true if this is the CPU's first timer in a period. */
+/* True at the CPU's first timer in a period. The kernel's count of ticks tells cheaply that the period goes on: timers
+ * expire up to a thousand times a second. */
 static __always_inline bool begins_period(void)
 {
-	__u64 period = bpf_ktime_get_ns() / SAMPLE_NS;
 	__u32 only = 0;
-	__u64 *last = bpf_map_lookup_elem(&sample_period, &only);
+	struct sample_clock *clock = bpf_map_lookup_elem(&sample_clocks, &only);
+	__u64 ticks = bpf_jiffies64(), now, period;
 
-	if (!last || *last == period)
+	if (!clock || ticks < clock->next_ticks)
 		return false;
-	*last = period;
+	now = bpf_ktime_get_ns();
+	period = now / SAMPLE_NS;
+	if (period == clock->period)
+		return false;
+	clock->period = period;
+	clock->next_ticks = ticks + (SAMPLE_NS - now % SAMPLE_NS) / settings.tick_ns;
 	return true;
 }
 
@@ -145,13 +162,7 @@ static __always_inline bool begins_period(void)
 SEC("tp_btf/hrtimer_expire_entry")
 int sample_tick(__u64 *ctx)
 {
-	COUNT_RUN(SAMPLE);
-	struct sampled *sampled;
-
-	if (!begins_period())
-		return 0;
-	sampled = chosen_thread();
-	if (sampled)
-		take_sample(ctx, sampled);
+	if (begins_period())
+		sample_thread(ctx);
 	return 0;
 }

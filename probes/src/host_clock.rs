@@ -1,6 +1,11 @@
-//! Error bound of the host's wall clock, from the kernel.
+//! Error bound of the host's wall clock, and the length of a tick, from the kernel.
 
 use gpucause_abi::Nanos;
+use nix::sys::time::TimeValLike as _;
+use nix::time::{ClockId, clock_getres};
+
+/// The slowest tick that a kernel can have.
+const SLOWEST_TICK_NS: u32 = 10_000_000;
 
 /// Maximum error of the wall clock according to the kernel and its time service; `None` if the clock is not synchronised or
 /// the kernel does not report it.
@@ -20,9 +25,21 @@ fn error_of(state: i32, status: i32, maxerror: i64) -> Option<Nanos> {
     Some(Nanos(u64::try_from(maxerror).ok()?.saturating_mul(1000)))
 }
 
+/// Nanoseconds between two ticks: the resolution of a clock that each of them moves on.
+pub(crate) fn tick_ns() -> u32 {
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map(|tick| tick.num_nanoseconds());
+    let tick = tick.ok().and_then(|ns| u32::try_from(ns).ok());
+    tick.filter(|&ns| ns > 0).unwrap_or(SLOWEST_TICK_NS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tick_takes_one_to_ten_milliseconds() {
+        assert!((1_000_000..=SLOWEST_TICK_NS).contains(&tick_ns()), "{}", tick_ns());
+    }
 
     #[test]
     fn only_a_clock_that_a_service_keeps_has_a_known_error() {

@@ -470,6 +470,7 @@ fn settings(options: Options, kernel: &Kernel) -> Settings {
             .and_then(|cpus| u32::try_from(cpus).ok())
             .unwrap_or(u32::MAX),
         ring_shift: ring_slots.checked_ilog2().unwrap_or(0),
+        tick_ns: crate::host_clock::tick_ns(),
     }
 }
 

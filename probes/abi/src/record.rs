@@ -413,6 +413,8 @@ records! {
         hashes_threads: u32,
         /// CPUs that the host may have.
         cpus: u32,
+        /// Nanoseconds between two of the kernel's ticks.
+        tick_ns: u32,
     }
 
     /// Settings of the call programs. Written in one piece.
