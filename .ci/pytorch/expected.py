@@ -18,6 +18,8 @@ FOUND_AFTER = 11
 TOLERANCE = 0.1
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
+# Where several keep a lock, each has its share of all that they ran, but for so much.
+SHARE_TOLERANCE = 0.1
 
 # `allowed`: chains that may be found.
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
@@ -47,6 +49,7 @@ FAULTS = {
     "slow_workers": Fault("dataloader_starvation"),
     "slow_workers_of_a_server": Fault("dataloader_starvation"),
     "python_loop": Fault("lock_wait", "metrics", faults.aggregates),
+    "two_python_loops": Fault("lock_wait", line=faults.aggregates),
     # On two CPUs, what computes there competes with the training, too: by the kernel's account for a tenth to a fifth of the time.
     "held_by_c": Fault("lock_wait", "metrics", allowed=("cpu_preemption", "runqueue_wait")),
     "preempted": Fault("cpu_preemption", "hog"),

@@ -56,12 +56,17 @@ class Threads:
     def __init__(self):
         comm = lambda tid: pathlib.Path(f"/proc/self/task/{tid}/comm").read_text()
         autograd = [tid for tid in os.listdir("/proc/self/task") if comm(tid).startswith("pt_autograd")]
-        self.files = [f"/proc/self/task/{tid}/schedstat" for tid in (threading.get_native_id(), *autograd)]
+        self.tids = (threading.get_native_id(), *autograd)
 
     def seconds(self):
         """Seconds on a CPU, and seconds waited for one."""
-        fields = [pathlib.Path(file).read_text().split() for file in self.files]
-        return tuple(sum(int(field[at]) for field in fields) / 1e9 for at in (0, 1))
+        return tuple(map(sum, zip(*map(seconds_of, self.tids))))
+
+
+def seconds_of(tid):
+    """The same of one thread."""
+    fields = pathlib.Path(f"/proc/self/task/{tid}/schedstat").read_text().split()
+    return int(fields[0]) / 1e9, int(fields[1]) / 1e9
 
 
 def slow_workers(run, start=None):
@@ -119,18 +124,23 @@ def repeat(run, step, lost):
     run.repeat(own, run.seconds)
 
 
-def disturbed(run, function, lost=None):
-    """A training beside a thread that keeps the interpreter. Of its threads one works at a time, so that lost is the time in which none
-    has a CPU or waits for one, if `lost` has no better clock."""
+def disturbed(run, function, lost=None, others=()):
+    """A training beside threads that keep the interpreter. Of its own one works at a time, so that lost is the time in which none has a
+    CPU or waits for one, if `lost` has no better clock."""
     from training import Training
 
     training = Training()
     gpu.never_the_limit()
     for _ in range(3):
         training.step()
-    threads, run.culprit_tid = Threads(), named("metrics", function).native_id
+    threads, keepers = Threads(), [named(name, function) for name in ("metrics", *others)]
+    # Of several, none is the one.
+    run.culprit_tid = None if others else keepers[0].native_id
     run.ready()
+    seconds = lambda: {keeper.name: seconds_of(keeper.native_id)[0] for keeper in keepers}
+    before = seconds()
     repeat(run, training.step, lost or (lambda: time.perf_counter() - sum(threads.seconds())))
+    return {"keepers": {name: after - before[name] for name, after in seconds().items()}}
 
 
 def aggregates():
@@ -142,7 +152,12 @@ def aggregates():
 
 
 def python_loop(run):
-    disturbed(run, aggregates)
+    return disturbed(run, aggregates)
+
+
+def two_python_loops(run):
+    """One gives the interpreter to the other, which nothing tells the training."""
+    return disturbed(run, aggregates, others=["logger"])
 
 
 def held_by_c(run):
@@ -161,7 +176,7 @@ def held_by_c(run):
             time.sleep(0.02)
 
     # The training works in Python nearly all of the time.
-    disturbed(run, exports, lambda: held)
+    return disturbed(run, exports, lambda: held)
 
 
 def preempted(run):
@@ -236,4 +251,4 @@ def emptied_cache(run):
     run.only("allocate", step)
 
 
-PROGRAMS = (slow_dataset, slow_workers, slow_workers_of_a_server, python_loop, held_by_c, preempted, reads, large_copies, emptied_cache)
+PROGRAMS = (slow_dataset, slow_workers, slow_workers_of_a_server, python_loop, two_python_loops, held_by_c, preempted, reads, large_copies, emptied_cache)

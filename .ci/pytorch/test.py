@@ -143,14 +143,19 @@ def evaluate(bed, name, begin, chains, result):
     others = {cause: severity for cause, severity in found.items() if cause not in expected_ones and severity != "low"}
     check(SEVERITIES.index(found.get(wanted.cause, "low")) > 0, f"{name}: {wanted.cause} is found: {found or 'no chain'}")
     check(not others, f"{name}: nothing else is above low: {others or 'no chain'}")
+    losses = {loss["comm"]: loss["seconds"] / max(own[0]["lost_seconds"], 1e-9) for loss in own[0]["losses"]} if own else {}
+    shares = ", ".join(f"{comm} {share:.0%}" for comm, share in losses.items() if share >= 0.01) or "no chain"
     if wanted.culprit:
         culprit, tid = own and own[0]["culprit"] or {}, result["culprit_tid"]
         is_right = culprit.get("comm") == wanted.culprit and tid in (None, culprit.get("tid"))
         check(is_right, f"{name}: the culprit is {wanted.culprit} {tid or ''}: {culprit.get('comm')} {culprit.get('tid')}")
-        losses = {loss["comm"]: loss["seconds"] / max(own[0]["lost_seconds"], 1e-9) for loss in own[0]["losses"]} if own else {}
         is_right = losses.get(wanted.culprit, 0) >= expected.CULPRITS_SHARE
-        text = ", ".join(f"{comm} {share:.0%}" for comm, share in losses.items() if share >= 0.01)
-        check(is_right, f"{name}: {expected.CULPRITS_SHARE:.0%} of it are {wanted.culprit}'s: {text or 'no chain'}")
+        check(is_right, f"{name}: {expected.CULPRITS_SHARE:.0%} of it are {wanted.culprit}'s: {shares}")
+    else:
+        for keeper, seconds in result.get("keepers", {}).items():
+            share = seconds / sum(result["keepers"].values())
+            is_right = abs(losses.get(keeper, 0) - share) <= expected.SHARE_TOLERANCE
+            check(is_right, f"{name}: {share:.0%} of it are {keeper}'s: {shares}")
     if wanted.line:
         sentence = own[0]["sentence"] if own else ""
         check(names_line(sentence, wanted.line), f"{name}: a line of {wanted.line.__qualname__} is named: {sentence or 'no chain'}")
