@@ -3,7 +3,7 @@
 //! The kernel's account has a state of its own for waits whose futex is known to be a held lock. A thread that waits for the work of
 //! another one, as autograd's for its queue, is in another state, and nobody is blamed for it, whatever the other does.
 
-use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
@@ -17,6 +17,9 @@ use crate::divide::{Span, at_most, part};
 use crate::effect::{Phases, ratio, total};
 
 const LOCK: [Reason; 1] = [Reason::Lock];
+/// A holder of several is named from this part of the waits on.
+const WORTH_NAMING: f64 = 0.1;
+const MOST_NAMED: usize = 3;
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::LockWait,
@@ -51,6 +54,26 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
     claim
 }
 
+/// The threads that held the lock for most of the waits, each for a part worth naming, with their shares; `None` for fewer than two.
+fn several(waits: &[Wait], all: Nanos) -> Option<String> {
+    let mut holders: Vec<_> = waits
+        .iter()
+        .filter(|wait| wait.tgid.is_some() && wait.held.0 > 0)
+        .map(|wait| (ratio(wait.total, all), wait))
+        .filter(|(share, _)| *share >= WORTH_NAMING)
+        .collect();
+    holders.sort_by(|one, other| other.0.total_cmp(&one.0));
+    holders.truncate(MOST_NAMED);
+    if holders.len() < 2 || holders.iter().map(|(share, _)| share).sum::<f64>() < MOST {
+        return None;
+    }
+    let names = holders.iter().map(|(share, wait)| {
+        let thread = wait.holder.map(|tid| format!("thread {}, ", tid.0)).unwrap_or_default();
+        format!("{} ({thread}{:.0} %)", wait.on.to_text(), share * 100.0)
+    });
+    Some(names.collect::<Vec<_>>().join(" and "))
+}
+
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let cause = Cause::LockWait;
@@ -81,8 +104,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let name = match &culprit {
         Some(Culprit { comm, tid: Some(tid), .. }) => format!("{comm} (thread {tid})"),
         Some(culprit) => culprit.comm.clone(),
-        None => "other threads".to_owned(),
+        None => several(&waits, all).unwrap_or_else(|| "other threads".to_owned()),
     };
+    let (does, holds) = if culprit.is_some() { ("does", "it holds") } else { ("do", "they hold") };
     let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
                     {comm} and explains {explained_share|percent} of its {effect}[, {behind_seconds|seconds} of it behind another thread][; {holder} ended {holder_seconds|seconds} of \
                     the waits][ in {calls}].";
@@ -100,7 +124,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)])
             .and("calls", share.effect.effect.slow_calls()),
         fix: format!(
-            "Find what {name} does while it holds the lock, and move that out; gdb stops the process for about a second."
+            "Find what {name} {does} while {holds} the lock, and move that out; gdb stops the process for about a second."
         ),
         ..share.detection(cause, (index, process), claim, evidence)
     })

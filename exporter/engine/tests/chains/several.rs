@@ -57,6 +57,26 @@ fn a_lock_beside_a_busy_neighbour_is_named_as_well() {
 }
 
 #[test]
+fn several_holders_of_a_lock_are_named_and_none_of_them_is_the_culprit() {
+    let mut host = trained();
+    let (metrics, logger) =
+        (Task("metrics", 100, Relation::Thread), Task("logger", 100, Relation::Thread));
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.waits(Reason::Lock, metrics, 430 * MS, 420 * MS);
+        train.waits(Reason::Lock, logger, 400 * MS, 390 * MS);
+        train.waits(Reason::Lock, KERNEL, 50 * MS, 0);
+    });
+    let lock = host.only(Cause::LockWait);
+    assert!(lock.culprit.is_none(), "{lock:?}");
+    assert!(
+        lock.sentence.contains("held by metrics (49 %) and logger (45 %) took"),
+        "{}",
+        lock.sentence
+    );
+}
+
+#[test]
 fn three_faults_are_three_chains() {
     let mut host = trained();
     host.run(FAULT_WINDOWS, |train| {
