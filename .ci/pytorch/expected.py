@@ -18,8 +18,9 @@ FOUND_AFTER = 11
 TOLERANCE = 0.1
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
-# Where several keep a lock, each has its share of all that they ran, but for so much.
-SHARE_TOLERANCE = 0.1
+# Where several keep a lock, they have this share, as threads of the training keep it from each other, too; and each has its part of that
+# by what it ran, but for so much.
+KEEPERS_SHARE, PART_TOLERANCE = 0.7, 0.1
 
 # `allowed`: chains that may be found.
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
@@ -49,7 +50,7 @@ FAULTS = {
     "slow_workers": Fault("dataloader_starvation"),
     "slow_workers_of_a_server": Fault("dataloader_starvation"),
     "python_loop": Fault("lock_wait", "metrics", faults.aggregates),
-    "two_python_loops": Fault("lock_wait", line=faults.aggregates),
+    "two_python_loops": Fault("lock_wait"),
     # On two CPUs, what computes there competes with the training, too: by the kernel's account for a tenth to a fifth of the time.
     "held_by_c": Fault("lock_wait", "metrics", allowed=("cpu_preemption", "runqueue_wait")),
     "preempted": Fault("cpu_preemption", "hog"),

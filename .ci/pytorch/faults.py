@@ -59,12 +59,12 @@ class Threads:
         self.tids = (threading.get_native_id(), *autograd)
 
     def seconds(self):
-        """Seconds on a CPU, and seconds waited for one."""
+        """Their sums."""
         return tuple(map(sum, zip(*map(seconds_of, self.tids))))
 
 
 def seconds_of(tid):
-    """The same of one thread."""
+    """Seconds on a CPU, and seconds waited for one, of a thread."""
     fields = pathlib.Path(f"/proc/self/task/{tid}/schedstat").read_text().split()
     return int(fields[0]) / 1e9, int(fields[1]) / 1e9
 
@@ -134,7 +134,7 @@ def disturbed(run, function, lost=None, others=()):
     for _ in range(3):
         training.step()
     threads, keepers = Threads(), [named(name, function) for name in ("metrics", *others)]
-    # Of several, none is the one.
+    # None of several is the culprit.
     run.culprit_tid = None if others else keepers[0].native_id
     run.ready()
     seconds = lambda: {keeper.name: seconds_of(keeper.native_id)[0] for keeper in keepers}

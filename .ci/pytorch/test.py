@@ -151,11 +151,8 @@ def evaluate(bed, name, begin, chains, result):
         check(is_right, f"{name}: the culprit is {wanted.culprit} {tid or ''}: {culprit.get('comm')} {culprit.get('tid')}")
         is_right = losses.get(wanted.culprit, 0) >= expected.CULPRITS_SHARE
         check(is_right, f"{name}: {expected.CULPRITS_SHARE:.0%} of it are {wanted.culprit}'s: {shares}")
-    else:
-        for keeper, seconds in result.get("keepers", {}).items():
-            share = seconds / sum(result["keepers"].values())
-            is_right = abs(losses.get(keeper, 0) - share) <= expected.SHARE_TOLERANCE
-            check(is_right, f"{name}: {share:.0%} of it are {keeper}'s: {shares}")
+    elif "keepers" in result:
+        check_keepers(name, result["keepers"], losses, own[0]["sentence"] if own else "no chain")
     if wanted.line:
         sentence = own[0]["sentence"] if own else ""
         check(names_line(sentence, wanted.line), f"{name}: a line of {wanted.line.__qualname__} is named: {sentence or 'no chain'}")
@@ -167,6 +164,16 @@ def evaluate(bed, name, begin, chains, result):
         abs(measured - truth) <= expected.TOLERANCE * truth and first <= begin + expected.FOUND_AFTER,
         f"{name}: {measured:.2f} s of {wanted.cause} between {first - begin:.1f} and {last - begin:.1f} s; {truth:.2f} s by its own clock",
     )
+
+
+def check_keepers(name, keepers, losses, sentence):
+    """Checks the shares of several threads that keep a lock against what each ran, and that the sentence names them."""
+    both = sum(losses.get(keeper, 0) for keeper in keepers)
+    check(both >= expected.KEEPERS_SHARE, f"{name}: {expected.KEEPERS_SHARE:.0%} of it are theirs: {both:.0%}")
+    for keeper, seconds in keepers.items():
+        part, share = seconds / sum(keepers.values()), losses.get(keeper, 0) / max(both, 1e-9)
+        check(abs(share - part) <= expected.PART_TOLERANCE, f"{name}: {part:.0%} of that are {keeper}'s: {share:.0%}")
+        check(keeper in sentence, f"{name}: {keeper} is named: {sentence}")
 
 
 def show(bed, name, pids, wanted, host):
