@@ -30,7 +30,7 @@ struct Workers {
     count: u64,
     /// Workers that ended a wait in the long window. A worker whose batch is never waited for ends no wait.
     waited_for: u64,
-    /// Number of these that kept the victim waiting in this window: they are busy. While a wait goes on, all of them count.
+    /// Workers of `waited_for` that kept the victim waiting in this window: they are busy. While a wait goes on, all of them count.
     late: usize,
     wall: Nanos,
     time: WorkerTime,

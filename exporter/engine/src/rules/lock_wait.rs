@@ -54,8 +54,9 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
     claim
 }
 
-/// The threads that held the lock for most of the waits, each for a part worth naming, with their shares; `None` for fewer than two.
-fn several(waits: &[Wait], all: Nanos) -> Option<String> {
+/// The threads that held the lock for most of the waits, each for a part worth naming, without and with their shares; `None` for fewer than
+/// two.
+fn several(waits: &[Wait], all: Nanos) -> Option<(String, String)> {
     let mut holders: Vec<_> = waits
         .iter()
         .filter(|wait| wait.tgid.is_some() && wait.held.0 > 0)
@@ -67,11 +68,23 @@ fn several(waits: &[Wait], all: Nanos) -> Option<String> {
     if holders.len() < 2 || holders.iter().map(|(share, _)| share).sum::<f64>() < MOST {
         return None;
     }
-    let names = holders.iter().map(|(share, wait)| {
+    let names = holders.iter().map(|(_, wait)| match wait.holder {
+        Some(tid) => format!("{} (thread {})", wait.on.to_text(), tid.0),
+        None => wait.on.to_text(),
+    });
+    let shares = holders.iter().map(|(share, wait)| {
         let thread = wait.holder.map(|tid| format!("thread {}, ", tid.0)).unwrap_or_default();
         format!("{} ({thread}{:.0} %)", wait.on.to_text(), share * 100.0)
     });
-    Some(names.collect::<Vec<_>>().join(" and "))
+    Some((listed(&names.collect::<Vec<_>>()), listed(&shares.collect::<Vec<_>>())))
+}
+
+/// "a, b and c".
+fn listed(names: &[String]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
@@ -104,8 +117,10 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let name = match &culprit {
         Some(Culprit { comm, tid: Some(tid), .. }) => format!("{comm} (thread {tid})"),
         Some(culprit) => culprit.comm.clone(),
-        None => several(&waits, all).unwrap_or_else(|| "other threads".to_owned()),
+        None => "other threads".to_owned(),
     };
+    let in_turns = if culprit.is_some() { None } else { several(&waits, all) };
+    let (name, shown) = in_turns.unwrap_or_else(|| (name.clone(), name));
     let (does, holds) = if culprit.is_some() { ("does", "it holds") } else { ("do", "they hold") };
     let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
                     {comm} and explains {explained_share|percent} of its {effect}[, {behind_seconds|seconds} of it behind another thread][; {holder} ended {holder_seconds|seconds} of \
@@ -121,7 +136,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
                 share.time,
             ),
         ],
-        sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)])
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*shown)])
             .and("calls", share.effect.effect.slow_calls()),
         fix: format!(
             "Find what {name} {does} while {holds} the lock, and move that out; gdb stops the process for about a second."

@@ -74,6 +74,11 @@ fn several_holders_of_a_lock_are_named_and_none_of_them_is_the_culprit() {
         "{}",
         lock.sentence
     );
+    assert!(
+        lock.fix.contains("what metrics and logger do while they hold the lock"),
+        "{}",
+        lock.fix
+    );
 }
 
 #[test]
