@@ -5,7 +5,7 @@
 /* Makes bpf_tracing.h use the kernel's register names, as kernel_types.h does. */
 #define __VMLINUX_H__
 #if defined(__TARGET_ARCH_x86)
-/* As bpf_tracing.h has it for arm64, whatever the type of the registers is. */
+/* The cast of bpf_tracing.h for arm64, whatever the type of the registers is. */
 #define __PT_REGS_CAST(x) ((const struct pt_regs *)(x))
 #endif
 #include <bpf/bpf_helpers.h>

@@ -138,8 +138,8 @@ int sample_code(struct bpf_perf_event_data *ctx)
 
 #define SAMPLE_NS (1000000000ULL / SAMPLES_PER_SECOND)
 
-/* True at the CPU's first timer in a period. The kernel's count of ticks tells cheaply that the period goes on: timers
- * expire up to a thousand times a second. */
+/* True at the CPU's first timer in a period. The kernel's count of ticks tells cheaply that the period goes on: a
+ * thousand timers and more expire in a second. */
 static __always_inline bool begins_period(void)
 {
 	__u32 only = 0;
@@ -154,7 +154,8 @@ static __always_inline bool begins_period(void)
 		return false;
 	clock->period = period;
 	clock->next_ticks = ticks + (SAMPLE_NS - now % SAMPLE_NS) / settings.tick_ns;
-	return true;
+	/* An idle CPU has no ticks: the first one after that would sample what has just begun. */
+	return now % SAMPLE_NS <= 2 * settings.tick_ns;
 }
 
 /* At the first timer of each CPU in each period, whatever runs there, as perf events do: some time after the last sample

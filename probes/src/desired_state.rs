@@ -14,7 +14,7 @@ pub(crate) struct DesiredState {
     pub(crate) enabled: bool,
     /// Share of a thread's time that call probes may take.
     pub(crate) budget: Option<f64>,
-    /// Call probes may take this share while calls that can be are only counted.
+    /// Share of a thread's time that call probes may take while calls are only counted as far as they can be.
     pub(crate) counting_limit: f64,
 }
 

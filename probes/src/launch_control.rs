@@ -115,6 +115,11 @@ impl LaunchControl {
 
     /// Sets what probes may take of a thread's time.
     pub(crate) fn set_limits(&mut self, limits: Option<Limits>) -> Result<(), ControlError> {
+        if self.limits.is_none() && limits.is_some() {
+            // Without limits nobody has ended windows.
+            self.window = self.modes.open_window()?;
+            self.opened = Instant::now();
+        }
         let quota = limits.filter(|_| self.pinned.is_none());
         self.modes
             .set_quota(self.costs.warm, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;

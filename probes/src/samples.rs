@@ -196,17 +196,20 @@ impl Sampler {
         !self.chosen.lock().is_empty()
     }
 
-    /// Returns the samples since the last call. Where timers sample, every other call begins a pause that the next one ends: the many
-    /// timers at which no sample is taken cost as much in all as the samples.
+    /// Returns the samples since the last call. Where timers sample, every other call begins a pause that the next one ends: the timers
+    /// at which no sample is taken, a thousand in a second, have their cost too.
     ///
     /// # Errors
-    /// When the map cannot be read or changed, or the kernel refuses to attach the program again.
+    /// When the map cannot be read or changed.
     pub fn take(&self) -> Result<Vec<Sample>, SampleError> {
         let Some(parts) = &self.parts else { return Ok(Vec::new()) };
         let samples = parts.take()?;
         let chosen = self.chosen.lock();
-        if !chosen.is_empty() {
-            parts.alternate()?;
+        // The next call tries again.
+        if !chosen.is_empty()
+            && let Err(error) = parts.alternate()
+        {
+            tracing::warn!(%error, "stacks are not sampled until the next evaluation");
         }
         drop(chosen);
         Ok(samples)

@@ -102,7 +102,8 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
 fn waits_to_change_probes(exporter: &Exporter) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", exporter.pid())).unwrap();
     let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
-    let own = statuses.map(Result::unwrap).find(|status| status.contains("gpucause-find"));
+    // Threads end meanwhile.
+    let own = statuses.filter_map(Result::ok).find(|status| status.contains("gpucause-find"));
     let own = own.expect("no thread gpucause-find");
     let switches = own.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     switches.unwrap().trim().parse().unwrap()
@@ -111,11 +112,12 @@ fn waits_to_change_probes(exporter: &Exporter) -> u64 {
 #[test]
 fn without_a_budget_the_thread_that_changes_probes_waits_for_something_to_do() {
     let exporter = Exporter::start(&["--probe.budget=off"]);
-    let before = waits_to_change_probes(&exporter);
+    let (before, began) = (waits_to_change_probes(&exporter), Instant::now());
     std::thread::sleep(Duration::from_secs(2));
+    let waits = (waits_to_change_probes(&exporter) - before) as f64;
+    let per_second = waits / began.elapsed().as_secs_f64();
     // Some are for programs that others start.
-    let waits = waits_to_change_probes(&exporter) - before;
-    assert!(waits < 400, "{waits} in 2 s");
+    assert!(per_second < 200.0, "{per_second} waits a second");
 }
 
 #[test]

@@ -169,7 +169,7 @@ records! {
         lookups: u32,
     }
 
-    /// A live thread of a tracked process reports its page faults, for a leader with those of threads that have ended.
+    /// Report of a live thread of a tracked process: its page faults; a leader's include those of threads that have ended.
     /// The record of a thread that has an account follows.
     ThreadReport as "thread_report" {
         now_ns: u64,
@@ -427,9 +427,11 @@ records! {
         calibrates: u32,
         /// Changes when an entry of `launch_modes` has changed.
         modes: u32,
-        /// A hit costs a thread this much if the call is left at entry, if it is timed, and in addition on a single-stepped instruction.
+        /// Cost of a hit to a thread if the call is left at entry.
         counted_ns: u32,
+        /// Cost of a hit if the call is timed.
         timed_ns: u32,
+        /// Extra cost of either on an instruction that the kernel single-steps.
         stepped_ns: u32,
         /// Hits may take this much of a thread in a window before calls are only counted; 0 for no limit.
         quota_ns: u32,

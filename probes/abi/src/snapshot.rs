@@ -103,11 +103,11 @@ pub struct ProcessSnapshot {
     pub runqueue: Vec<(Role, Histogram)>,
     /// Context switches, `[role][kind]`.
     pub switches: [[u64; SWITCHES]; ROLES],
-    /// Its threads made this use of disks and memory, by disk and kind.
+    /// Use that its threads made of disks and memory, by disk and kind.
     pub host: HostUse,
 }
 
-/// A process made this use of the host's disks and memory while it was observed.
+/// Use that a process made of the host's disks and memory while it was observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
     /// Block I/O that its threads submitted, by disk and operation.

@@ -16,7 +16,7 @@ use crate::{Series, until};
 
 const ROUNDS: usize = 5;
 const SAMPLED_FOR: Duration = Duration::from_secs(6);
-/// How often samples are taken from the kernel, as the daemon does.
+/// How often samples are taken from the kernel; the daemon takes them at each evaluation.
 const TAKEN_EVERY: Duration = Duration::from_secs(1);
 const MOST: f64 = 0.001;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/host_code.py");

@@ -21,7 +21,7 @@ pub(crate) struct HitCost {
     pub(crate) timed: Nanos,
     /// A call that the program leaves at entry.
     pub(crate) counted: Nanos,
-    /// Either costs so much more where the kernel single-steps the first instruction.
+    /// Extra cost of either where the kernel single-steps the first instruction.
     pub(crate) stepped: Nanos,
 }
 

@@ -156,6 +156,23 @@ fn runs_while_chosen(samples_by_timers: bool) -> Result<()> {
 }
 
 #[test]
+fn timers_sample_every_other_time_between_two_calls() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start_own(Options { samples_by_timers: true, ..Options::default() })?;
+    let program = python(&stand_ins)?;
+    observed.wait_for_runtime(&stand_ins)?;
+    let thread = main_thread(&observed, program.pid(), Within::Anywhere)?;
+    observed.sampler().choose(&[thread])?;
+    let mut sampled = Vec::new();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_secs(1));
+        sampled.push(count(&observed.sampler().take()?) > 0);
+    }
+    assert_eq!(sampled, [true, false, true, false]);
+    Ok(observed.sampler().choose(&[])?)
+}
+
+#[test]
 fn samples_by_events_run_no_more_often_than_their_rate_and_say_what_they_cost() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start_own(Options::default())?;

@@ -96,7 +96,7 @@ shared_enum! {
         HitPageAlloc = "hit_page_alloc",
         /// Runs of the TCP programs.
         HitNetwork = "hit_network",
-        /// Runs of the program that samples stacks.
+        /// Runs of the program that samples stacks, but for those at timers within a period.
         HitSample = "hit_sample",
         /// Runs of the programs for the kernel's own locks, without those for locks that spin.
         HitLock = "hit_lock",
