@@ -172,7 +172,8 @@ impl Sampler {
         self.status.clone()
     }
 
-    /// Samples these threads from now on and no others; nothing runs while there are none.
+    /// Samples these threads from now on and no others; nothing runs while there are none. Where timers sample, every other call while there
+    /// are some begins a pause that the next one ends: the timers at which no sample is taken, a thousand in a second, have their cost too.
     ///
     /// # Errors
     /// When this kernel cannot, there are too many, or a map cannot be changed. Then no thread is sampled.
@@ -196,23 +197,12 @@ impl Sampler {
         !self.chosen.lock().is_empty()
     }
 
-    /// Returns the samples since the last call. Where timers sample, every other call begins a pause that the next one ends: the timers
-    /// at which no sample is taken, a thousand in a second, have their cost too.
+    /// Returns the samples since the last call.
     ///
     /// # Errors
     /// When the map cannot be read or changed.
     pub fn take(&self) -> Result<Vec<Sample>, SampleError> {
-        let Some(parts) = &self.parts else { return Ok(Vec::new()) };
-        let samples = parts.take()?;
-        let chosen = self.chosen.lock();
-        // The next call tries again.
-        if !chosen.is_empty()
-            && let Err(error) = parts.alternate()
-        {
-            tracing::warn!(%error, "stacks are not sampled until the next evaluation");
-        }
-        drop(chosen);
-        Ok(samples)
+        self.parts.as_ref().map_or_else(|| Ok(Vec::new()), Parts::take)
     }
 }
 
@@ -286,7 +276,8 @@ impl Parts {
         match (chosen.is_empty(), wanted.is_empty()) {
             (true, false) => self.switch(true)?,
             (false, true) => self.switch(false)?,
-            _ => {}
+            (false, false) => self.alternate()?,
+            (true, true) => {}
         }
         wanted.clone_into(chosen);
         Ok(())

@@ -7,11 +7,22 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod caller;
+#[path = "../../tests/support/guest.rs"]
+#[allow(dead_code, reason = "made for tests, which need more of it")]
+mod guest;
 mod real;
 mod recorded;
 mod rival;
 mod samples;
 mod switcher;
+#[path = "../../tests/support/workload.rs"]
+#[allow(
+    dead_code,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "made for tests, which need more of it"
+)]
+mod workload;
 
 use std::time::{Duration, Instant};
 

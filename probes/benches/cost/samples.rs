@@ -1,7 +1,6 @@
 //! This measures the CPU time of samples of a Python thread that computes, by the kernel's own statistics.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,6 +11,7 @@ use gpucause_probes::python::Python;
 use gpucause_probes::{Options, Probes};
 
 use crate::rival::Statistics;
+use crate::workload::{StandIns, Workload};
 use crate::{Series, until};
 
 const ROUNDS: usize = 5;
@@ -48,72 +48,46 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// Samples, nanoseconds that the program took and seconds that it was on.
-fn sampled(program: &str, samples_by_timers: bool) -> Result<(f64, f64, f64)> {
+fn sampled(sampler_program: &str, samples_by_timers: bool) -> Result<(f64, f64, f64)> {
     let statistics = Statistics::enable()?;
     let probes = Probes::start(Options { samples_by_timers, ..Options::default() })?;
-    let libraries = tempfile::tempdir()?;
-    gpucause_fake_cuda::lay_out(&build_dir()?, libraries.path())?;
-    let mut script = Script::start(&libraries.path().join("libcudart.so.12"))?;
-    let thread = script.main_thread(&probes)?;
-    let before = statistics.time_of(program);
+    let libraries = StandIns::lay_out()?;
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(SCRIPT).arg(libraries.dir().join("libcudart.so.12"));
+    let program = Workload::start(command)?;
+    let thread = main_thread(&program, &probes)?;
+    let before = statistics.time_of(sampler_program);
     let sampler = probes.sampler();
-    sampler.choose(&[thread])?;
     let (start, mut samples) = (Instant::now(), 0);
     while start.elapsed() < SAMPLED_FOR {
+        sampler.choose(&[thread])?;
         std::thread::sleep(TAKEN_EVERY);
         samples += sampler.take()?.iter().map(|sample| sample.count).sum::<u64>();
     }
     sampler.choose(&[])?;
     let seconds = start.elapsed().as_secs_f64();
-    let ns = statistics.time_of(program) - before;
-    ensure!(samples > 0 && ns > 0, "{samples} samples by {program} in {ns} ns");
+    let ns = statistics.time_of(sampler_program) - before;
+    ensure!(samples > 0 && ns > 0, "{samples} samples by {sampler_program} in {ns} ns");
     Ok((samples as f64, ns as f64, seconds))
 }
 
-fn build_dir() -> Result<std::path::PathBuf> {
-    let program = std::env::current_exe()?;
-    Ok(program.ancestors().nth(2).context("the benchmark has no build folder")?.to_owned())
-}
-
-/// A Python program that computes between launches.
-struct Script(Child);
-
-impl Script {
-    fn start(runtime: &std::path::Path) -> Result<Self> {
-        let mut process = Command::new("/usr/bin/python3")
-            .arg(SCRIPT)
-            .arg(runtime)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("python3 cannot be started")?;
-        let answer = process.stdout.take().context("no stdout")?;
-        let script = Self(process);
-        BufReader::new(answer).read_line(&mut String::new())?;
-        Ok(script)
-    }
-
-    fn main_thread(&mut self, probes: &Probes) -> Result<SampledThread> {
-        let tgid = Tgid(self.0.id());
-        let mut found = None;
-        until(|| {
-            let processes = probes.snapshot().map(|all| all.processes).unwrap_or_default();
-            found = processes
-                .iter()
-                .find(|own| own.tgid == tgid && own.launches() > 0)
-                .map(|own| own.id);
-            found.is_some()
-        })?;
-        let process = found.context("the script was not observed")?;
-        let python = Python::find(tgid, executable_mappings(tgid)?.iter())?.layout();
-        let (tid, within) = (Tid(tgid.0), Within::Anywhere);
-        Ok(SampledThread { process, tgid, tid, within, python: Some(python) })
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The main thread of a Python program that has launched.
+fn main_thread(program: &Workload, probes: &Probes) -> Result<SampledThread> {
+    let tgid = Tgid(program.pid());
+    let mut found = None;
+    until(|| {
+        let processes = probes.snapshot().map(|all| all.processes).unwrap_or_default();
+        let own = processes.iter().find(|own| own.tgid == tgid && own.launches() > 0);
+        found = own.map(|own| own.id);
+        found.is_some()
+    })?;
+    let process = found.context("the program was not observed")?;
+    let python = Python::find(tgid, executable_mappings(tgid)?.iter())?.layout();
+    Ok(SampledThread {
+        process,
+        tgid,
+        tid: Tid(tgid.0),
+        within: Within::Anywhere,
+        python: Some(python),
+    })
 }

@@ -156,15 +156,15 @@ fn runs_while_chosen(samples_by_timers: bool) -> Result<()> {
 }
 
 #[test]
-fn timers_sample_every_other_time_between_two_calls() -> Result<()> {
+fn timers_sample_after_every_other_choice_of_threads() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start_own(Options { samples_by_timers: true, ..Options::default() })?;
     let program = python(&stand_ins)?;
     observed.wait_for_runtime(&stand_ins)?;
     let thread = main_thread(&observed, program.pid(), Within::Anywhere)?;
-    observed.sampler().choose(&[thread])?;
     let mut sampled = Vec::new();
     for _ in 0..4 {
+        observed.sampler().choose(&[thread])?;
         std::thread::sleep(Duration::from_secs(1));
         sampled.push(count(&observed.sampler().take()?) > 0);
     }
