@@ -55,16 +55,15 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
 }
 
 /// The threads that held the lock for most of the waits, each for a part worth naming, without and with their shares; `None` for fewer than
-/// two.
+/// two. The waits are those by name, the longest first.
 fn several(waits: &[Wait], all: Nanos) -> Option<(String, String)> {
-    let mut holders: Vec<_> = waits
+    let holders: Vec<_> = waits
         .iter()
         .filter(|wait| wait.tgid.is_some() && wait.held.0 > 0)
         .map(|wait| (ratio(wait.total, all), wait))
         .filter(|(share, _)| *share >= WORTH_NAMING)
+        .take(MOST_NAMED)
         .collect();
-    holders.sort_by(|one, other| other.0.total_cmp(&one.0));
-    holders.truncate(MOST_NAMED);
     if holders.len() < 2 || holders.iter().map(|(share, _)| share).sum::<f64>() < MOST {
         return None;
     }
