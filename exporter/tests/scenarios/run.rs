@@ -89,6 +89,12 @@ fn until_attached(probes: &Probes, library: &std::path::Path) {
     }
 }
 
+/// Accounts of earlier runs would make each snapshot longer: this thread would compete with the trainer for a CPU.
+fn remove_earlier(probes: &Probes) {
+    let ended = probes.ended().unwrap().into_iter().map(|(id, _)| id);
+    probes.remove(&ended.collect()).unwrap();
+}
+
 /// Runs it. Every test of this program runs alone, here and in other checkouts.
 pub(crate) fn run(plan: &Plan) -> Outcome {
     let _alone = alone();
@@ -112,6 +118,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     }
     let mut trainer = Trainer::start(&libraries, &arguments);
     let probes = &*PROBES;
+    remove_earlier(probes);
     until_attached(probes, &libraries.join("libcudart.so.12"));
     if plan.name == "nccl-straggler" {
         until_attached(probes, &libraries.join("libnccl.so.2"));
