@@ -14,39 +14,69 @@ const BOUND_MIB: f64 = 64.0;
 /// Some evaluations of causes and collections of garbage.
 const SETTLES_FOR: Duration = Duration::from_secs(10);
 
+/// The hierarchy of cgroups that counts memory.
+struct Hierarchy {
+    root: &'static str,
+    /// The start of its line in `/proc/self/cgroup`.
+    line: &'static str,
+    /// Files of the memory in use, and of the most so far.
+    files: (&'static str, &'static str),
+}
+
+const VERSION_2: Hierarchy = Hierarchy {
+    root: "/sys/fs/cgroup",
+    line: "0::/",
+    files: ("memory.current", "memory.peak"),
+};
+const VERSION_1: Hierarchy = Hierarchy {
+    root: "/sys/fs/cgroup/memory",
+    line: ":memory:/",
+    files: ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
+};
+
 /// A group of its own, for memory alone.
-struct MemoryGroup(PathBuf);
+struct MemoryGroup {
+    path: PathBuf,
+    hierarchy: Hierarchy,
+}
 
 impl MemoryGroup {
     fn new() -> Self {
-        let root = Path::new("/sys/fs/cgroup");
+        let root = Path::new(VERSION_2.root);
         // Where it is on already, the kernel says so by an error.
         let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
-        let path = root.join("gpucause-bench");
-        fs::create_dir_all(&path).expect("a cgroup of version 2 with memory, and root");
-        Self(path)
+        let is_version_2 = root.join("cgroup.controllers").exists();
+        let hierarchy = if is_version_2 { VERSION_2 } else { VERSION_1 };
+        let path = Path::new(hierarchy.root).join("gpucause-bench");
+        fs::create_dir_all(&path).expect("a cgroup with memory, and root");
+        Self { path, hierarchy }
     }
 
     /// Processes that `start` starts belong to this group.
     fn within<T>(&self, start: impl FnOnce() -> T) -> T {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let mut lines = own.lines().filter_map(|line| line.split_once(self.hierarchy.line));
+        let own = lines.next().map_or("", |(_, path)| path);
         let enter = |group: &Path| fs::write(group.join("cgroup.procs"), "0").unwrap();
-        enter(&self.0);
+        enter(&self.path);
         let started = start();
-        enter(&Path::new("/sys/fs/cgroup").join(own));
+        enter(&Path::new(self.hierarchy.root).join(own));
         started
     }
 
-    fn mib(&self, file: &str) -> f64 {
-        let bytes = fs::read_to_string(self.0.join(file)).unwrap();
-        bytes.trim().parse::<f64>().unwrap() / f64::from(1 << 20)
+    /// Memory in use, and the most so far.
+    fn mib(&self) -> (f64, f64) {
+        let mib = |file: &str| {
+            let bytes = fs::read_to_string(self.path.join(file)).unwrap();
+            bytes.trim().parse::<f64>().unwrap() / f64::from(1 << 20)
+        };
+        (mib(self.hierarchy.files.0), mib(self.hierarchy.files.1))
     }
 }
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.path);
     }
 }
 
@@ -60,7 +90,7 @@ pub(crate) fn run() {
         crowd.work();
         std::thread::sleep(SETTLES_FOR);
         let observed = exporter.samples().sum("gpucause_processes_observed", &[]);
-        let (all, peak) = (group.mib("memory.current"), group.mib("memory.peak"));
+        let (all, peak) = group.mib();
         let resident = memory(exporter.pid()).resident;
         drop((crowd, exporter));
         let bound = match processes == PROCESSES[PROCESSES.len() - 1] {
