@@ -22,6 +22,9 @@ volatile struct watch watch SEC(".data.watch");
 /* Written by user space: before loading, and `is_launch` again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
+/* How many entries the programs have added to each map: user space walks a map only when that has changed. */
+__u32 added[GROWING_MAPS] SEC(".data.added");
+
 /* One row a map. Storage maps have no bound of their own. */
 #define MAP(name, kind, flags, entries, key_type, value_type)                                                          \
 	struct {                                                                                                       \
@@ -127,6 +130,12 @@ static __always_inline void add_self(__u32 counter, __u64 amount)
 
 	if (value)
 		__sync_fetch_and_add(value, amount);
+}
+
+/* After an entry was added, so that whoever reads the count before has not walked past the entry. */
+static __always_inline void note_added(__u32 map)
+{
+	__sync_fetch_and_add(&added[map], 1);
 }
 
 VERIFIED_ONCE int count_self_by(__u32 counter, __u64 amount)

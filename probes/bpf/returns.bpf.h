@@ -18,6 +18,7 @@ VERIFIED_ONCE int count_stall(const struct thread *thread, const struct frame *f
 	stall = bpf_map_lookup_elem(&stalls, &key);
 	if (!stall) {
 		bpf_map_update_elem(&stalls, &key, &zero_stall, BPF_NOEXIST);
+		note_added(ADDED_STALLS);
 		stall = bpf_map_lookup_elem(&stalls, &key);
 		if (!stall) {
 			count_self(SELF_FULL_STALLS);
@@ -41,6 +42,7 @@ VERIFIED_ONCE int count_error(__u32 proc_id, __u16 op, __u32 code)
 
 	if (!count) {
 		bpf_map_update_elem(&errors, &key, &zero_u64, BPF_NOEXIST);
+		note_added(ADDED_ERRORS);
 		count = bpf_map_lookup_elem(&errors, &key);
 		if (!count) {
 			count_self(SELF_FULL_ERRORS);

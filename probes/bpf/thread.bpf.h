@@ -50,6 +50,7 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 		count_self(SELF_FULL_PROCS);
 		return 0;
 	}
+	note_added(ADDED_PROCS);
 	proc = bpf_map_lookup_elem(&procs, &id);
 	if (!proc)
 		return 0;

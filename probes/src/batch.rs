@@ -1,4 +1,4 @@
-//! Copies a whole hash map with few system calls.
+//! Copies hash maps: the whole with few system calls, or single entries into one buffer.
 //!
 //! libbpf-rs's iterator ends early, without an error, when the kernel returns a short batch before the end of the map.
 
@@ -57,5 +57,25 @@ pub(crate) fn for_each(map: &MapHandle, mut each: impl FnMut(&[u8], &[u8])) -> s
         }
         position = next;
         first = false;
+    }
+}
+
+/// Copies the value of an entry into a buffer of the map's value size. Returns false if there is none.
+pub(crate) fn look_up(map: &MapHandle, key: &[u8], value: &mut [u8]) -> std::io::Result<bool> {
+    if key.len() != map.key_size() as usize || value.len() != map.value_size() as usize {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: both buffers have the sizes of the map, which is not of one value per CPU.
+    let failed = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_fd().as_raw_fd(),
+            key.as_ptr().cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    match -failed {
+        0 => Ok(true),
+        libc::ENOENT => Ok(false),
+        errno => Err(std::io::Error::from_raw_os_error(errno)),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AllocationKey, CALL_COLD, CALL_NESTED, CallKey, ErrorKey, KernelKey, ProcRecord, ROLES,
-    SWITCHES, SelfCounter, StallRecord,
+    AllocationKey, CALL_COLD, CALL_NESTED, CallKey, ErrorKey, GrowingMap, KernelKey, ProcRecord,
+    ROLES, SWITCHES, SelfCounter, StallRecord,
 };
 use gpucause_abi::snapshot::{
     Comm, HostUse, LaunchSampling, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
@@ -28,6 +28,7 @@ mod byte_counts;
 mod histograms;
 mod host_use;
 mod kernels;
+mod known_keys;
 mod loads;
 mod orphans;
 mod own_program;
@@ -36,6 +37,7 @@ mod waits;
 
 use adoption::Adoption;
 use kernels::Timers;
+use known_keys::KnownKeys;
 pub(crate) use loads::Load;
 use orphans::Dispatcher;
 use own_program::OwnProgram;
@@ -73,13 +75,20 @@ fn decode<T: FromBytes>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError>
 struct Map {
     name: &'static str,
     handle: MapHandle,
+    /// `None` for maps to which not only the programs add.
+    known: Option<KnownKeys>,
 }
 
 impl Map {
     fn of(object: &Object, name: &'static str) -> Result<Self, ReadError> {
-        let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
-        let handle = MapHandle::try_from(&map).map_err(failed(name))?;
-        Ok(Self { name, handle })
+        let handle = |name: &'static str| {
+            let found = object.maps().find(|map| map.name() == name);
+            let map = found.ok_or(ReadError::NoMap(name))?;
+            MapHandle::try_from(&map).map_err(failed(name))
+        };
+        let grows = GrowingMap::ALL.iter().find(|map| map.label() == name);
+        let known = grows.map(|&map| Ok(KnownKeys::new(handle(known_keys::ADDED)?, map)));
+        Ok(Self { name, handle: handle(name)?, known: known.transpose()? })
     }
 
     fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
@@ -105,11 +114,15 @@ impl Map {
         mut take: impl FnMut(&[u8], &[u8]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let mut outcome = Ok(());
-        batch::for_each(&self.handle, |key, value| {
+        let each = |key: &[u8], value: &[u8]| {
             if outcome.is_ok() {
                 outcome = take(key, value);
             }
-        })
+        };
+        match &self.known {
+            Some(known) => known.for_each(&self.handle, each),
+            None => batch::for_each(&self.handle, each),
+        }
         .map_err(|source| ReadError::Read(self.name, source))?;
         outcome
     }
@@ -224,7 +237,7 @@ impl Reader {
             let key = u32::from(counter as u8).to_ne_bytes();
             let Some(mut values) = self.self_counter(counter)? else { continue };
             values.iter_mut().for_each(|value| value.fill(0));
-            let Map { name, handle } = &self.self_counters;
+            let Map { name, handle, .. } = &self.self_counters;
             handle.update_percpu(&key, &values, MapFlags::ANY).map_err(failed(name))?;
         }
         Ok(())
@@ -403,7 +416,7 @@ impl Reader {
 
     /// A counter, by CPU.
     fn self_counter(&self, counter: SelfCounter) -> Result<Option<Vec<Vec<u8>>>, ReadError> {
-        let Map { name, handle } = &self.self_counters;
+        let Map { name, handle, .. } = &self.self_counters;
         let key = u32::from(counter as u8).to_ne_bytes();
         handle.lookup_percpu(&key, MapFlags::ANY).map_err(failed(name))
     }

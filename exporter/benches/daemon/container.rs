@@ -2,7 +2,7 @@
 
 use crate::exporter::Exporter;
 use crate::measure::memory;
-use crate::workload::Workload;
+use crate::workload::{Workload, libraries};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,6 +87,7 @@ pub(crate) fn run() {
         let exporter = group.within(|| Exporter::start(&[]));
         let (number, calls) = (format!("--processes={processes}"), format!("--calls={CALLS_EACH}"));
         let mut crowd = Workload::start(&["crowd", &number, &calls]);
+        exporter.until_attached(&libraries().join("libcudart.so.12"));
         crowd.work();
         std::thread::sleep(SETTLES_FOR);
         let observed = exporter.samples().sum("gpucause_processes_observed", &[]);

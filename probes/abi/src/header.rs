@@ -7,7 +7,9 @@ use crate::hist;
 use crate::measure;
 use crate::op::{self, Api, Class, CopyKind, LoadClass};
 use crate::python;
-use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
+use crate::record::{
+    self, ArgRole, BytesKind, CRecord, GrowingMap, HistKind, SelfCounter, c_records,
+};
 use crate::sample;
 use crate::state::{BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, Switch};
 
@@ -34,6 +36,7 @@ pub fn c_header() -> String {
     c_enum(&mut text, BlockOperation::C_PREFIX, BlockOperation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, GrowingMap::C_PREFIX, GrowingMap::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
     for record in measure::c_records()
         .iter()
@@ -107,6 +110,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("ASKS_FILE_SYSTEM", crate::syscall::ASKS_FILE_SYSTEM as usize),
         ("WRITES", crate::syscall::WRITES as usize),
         ("SELF_COUNTERS", record::SELF_COUNTERS),
+        ("GROWING_MAPS", record::GROWING_MAPS),
         ("EVENT_WORDS", event::EVENT_WORDS),
         ("STACK_FRAMES", event::STACK_FRAMES),
         ("PYTHON_FRAMES", python::PYTHON_FRAMES),

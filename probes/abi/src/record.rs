@@ -8,7 +8,7 @@ use crate::hist::SLOTS;
 use crate::measure::Measures;
 
 pub use bounds::*;
-pub use kinds::{ArgRole, BytesKind, HistKind, SelfCounter};
+pub use kinds::{ArgRole, BytesKind, GrowingMap, HistKind, SelfCounter};
 pub use sampling::*;
 
 /// Declares records for both languages: a `repr(C)` struct here, and its C text with size and offsets for the header.
@@ -43,6 +43,8 @@ pub(crate) struct CRecord {
 
 /// Number of self counters, as an array length.
 pub const SELF_COUNTERS: usize = SelfCounter::COUNT;
+/// Number of maps whose new entries are counted, as an array length.
+pub const GROWING_MAPS: usize = GrowingMap::COUNT;
 
 records! {
     /// Key of the `hists` map. See [`HistKind`] for `a` and `b`; `chunk` holds slots from `chunk * CHUNK_SLOTS` on.

@@ -64,7 +64,7 @@ impl Adoption {
         live: &[Dispatcher],
     ) -> Result<(), ReadError> {
         let owners = owners(Path::new("/proc"), orphans, live);
-        let Map { name, handle } = &self.orphans;
+        let Map { name, handle, .. } = &self.orphans;
         for (orphan, owner) in &owners {
             let (key, value) = (orphan.0.to_ne_bytes(), owner.0.to_ne_bytes());
             handle.update(&key, &value, MapFlags::ANY).map_err(failed(name))?;

@@ -175,3 +175,27 @@ shared_enum! {
         NoRecord = "no_record",
     }
 }
+
+shared_enum! {
+    /// Maps to which the programs alone add entries, counted in `.data.added`.
+    GrowingMap, "ADDED" {
+        /// Processes.
+        Procs = "procs",
+        /// Chunks of histograms.
+        Hists = "hists",
+        /// Calls that left the CPU.
+        Stalls = "stalls",
+        /// Errors that calls returned.
+        Errors = "errors",
+        /// Launches by kernel function.
+        Kernels = "kernels",
+        /// Waits by the task waited for.
+        Blame = "blame",
+        /// Byte counts.
+        Bytes = "bytes",
+        /// Time accounts of ended threads.
+        Accounts = "accounts",
+        /// Completed block I/O.
+        BlockIo = "block_io",
+    }
+}
