@@ -104,8 +104,7 @@ VERIFIED_ONCE int close_account(struct thread *thread)
 	}
 	account = bpf_map_lookup_elem(&accounts, &proc_id);
 	if (!account) {
-		bpf_map_update_elem(&accounts, &proc_id, &zero_account, BPF_NOEXIST);
-		note_added(ADDED_ACCOUNTS);
+		ADD_ENTRY(&accounts, ADDED_ACCOUNTS, &proc_id, &zero_account);
 		account = bpf_map_lookup_elem(&accounts, &proc_id);
 	}
 	if (!account) {

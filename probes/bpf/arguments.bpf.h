@@ -315,8 +315,7 @@ VERIFIED_ONCE int bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 amount
 	__u64 *total = bpf_map_lookup_elem(&bytes, &key);
 
 	if (!total) {
-		bpf_map_update_elem(&bytes, &key, &zero_u64, BPF_NOEXIST);
-		note_added(ADDED_BYTES);
+		ADD_ENTRY(&bytes, ADDED_BYTES, &key, &zero_u64);
 		total = bpf_map_lookup_elem(&bytes, &key);
 		if (!total) {
 			count_self(SELF_FULL_BYTES);

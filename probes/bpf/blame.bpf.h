@@ -167,8 +167,7 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_
 				return blamed;
 		}
 	}
-	bpf_map_update_elem(&blame, key, &zero_blamed, BPF_NOEXIST);
-	note_added(ADDED_BLAME);
+	ADD_ENTRY(&blame, ADDED_BLAME, key, &zero_blamed);
 	blamed = bpf_map_lookup_elem(&blame, key);
 	if (!blamed)
 		add_self(SELF_FULL_BLAME, 1);

@@ -28,8 +28,7 @@ static __noinline bool has_block_total(const struct block_key *key)
 {
 	if (bpf_map_lookup_elem(&block_io, key))
 		return true;
-	bpf_map_update_elem(&block_io, key, &zero_block_total, BPF_NOEXIST);
-	note_added(ADDED_BLOCK_IO);
+	ADD_ENTRY(&block_io, ADDED_BLOCK_IO, key, &zero_block_total);
 	if (bpf_map_lookup_elem(&block_io, key))
 		return true;
 	count_self(SELF_FULL_BLOCK_IO);

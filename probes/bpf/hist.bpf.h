@@ -10,8 +10,7 @@ static __always_inline struct hist *hist_of(const struct hist_key *key)
 
 	if (hist)
 		return hist;
-	bpf_map_update_elem(&hists, key, &zero_hist, BPF_NOEXIST);
-	note_added(ADDED_HISTS);
+	ADD_ENTRY(&hists, ADDED_HISTS, key, &zero_hist);
 	hist = bpf_map_lookup_elem(&hists, key);
 	if (!hist)
 		count_self(SELF_FULL_HISTS);

@@ -35,10 +35,8 @@ VERIFIED_ONCE int add_kernel(__u32 proc_id, __u64 function)
 	struct kernel_key key = { .function = function, .proc_id = proc_id };
 	struct kernel first = {};
 
-	if (may_add_kernel(proc_id)) {
-		bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
-		note_added(ADDED_KERNELS);
-	}
+	if (may_add_kernel(proc_id))
+		ADD_ENTRY(&kernels, ADDED_KERNELS, &key, &first);
 	if (bpf_map_lookup_elem(&kernels, &key))
 		return true;
 	count_other_launch(proc_id);

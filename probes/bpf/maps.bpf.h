@@ -22,7 +22,7 @@ volatile struct watch watch SEC(".data.watch");
 /* Written by user space: before loading, and `is_launch` again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
-/* How many entries the programs have added to each map: user space walks a map only when that has changed. */
+/* How often the programs have tried to add an entry to each map: user space walks a map only when that has changed. */
 __u32 added[GROWING_MAPS] SEC(".data.added");
 
 /* One row a map. Storage maps have no bound of their own. */
@@ -111,6 +111,17 @@ MAP(tenures_of, HASH, BPF_F_NO_PREALLOC, 4096, __u32, struct tenures);
 /* The programs' self counters. */
 MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);
 
+/* Adds an entry, unless there is one, and counts that: the only way to add to a map that is counted. A reader that sees the new count
+ * also finds the entry, as an atomic addition whose result is used is ordered. */
+#define ADD_ENTRY(map, counted, key, value)                                                                            \
+	({                                                                                                             \
+		long failed = bpf_map_update_elem(map, key, value, BPF_NOEXIST);                                       \
+		__u32 before = __sync_fetch_and_add(&added[counted], 1);                                               \
+                                                                                                                       \
+		barrier_var(before);                                                                                   \
+		failed;                                                                                                \
+	})
+
 /* Initial values, too large for the BPF stack. */
 static const struct hist zero_hist;
 static const struct proc zero_proc;
@@ -130,12 +141,6 @@ static __always_inline void add_self(__u32 counter, __u64 amount)
 
 	if (value)
 		__sync_fetch_and_add(value, amount);
-}
-
-/* After an entry was added, so that whoever reads the count before has not walked past the entry. */
-static __always_inline void note_added(__u32 map)
-{
-	__sync_fetch_and_add(&added[map], 1);
 }
 
 VERIFIED_ONCE int count_self_by(__u32 counter, __u64 amount)

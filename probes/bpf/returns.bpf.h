@@ -17,8 +17,7 @@ VERIFIED_ONCE int count_stall(const struct thread *thread, const struct frame *f
 	key = (struct call_key){ .proc_id = thread->proc_id, .op = frame->op, .flags = call_flags(frame) };
 	stall = bpf_map_lookup_elem(&stalls, &key);
 	if (!stall) {
-		bpf_map_update_elem(&stalls, &key, &zero_stall, BPF_NOEXIST);
-		note_added(ADDED_STALLS);
+		ADD_ENTRY(&stalls, ADDED_STALLS, &key, &zero_stall);
 		stall = bpf_map_lookup_elem(&stalls, &key);
 		if (!stall) {
 			count_self(SELF_FULL_STALLS);
@@ -41,8 +40,7 @@ VERIFIED_ONCE int count_error(__u32 proc_id, __u16 op, __u32 code)
 	__u64 *count = bpf_map_lookup_elem(&errors, &key);
 
 	if (!count) {
-		bpf_map_update_elem(&errors, &key, &zero_u64, BPF_NOEXIST);
-		note_added(ADDED_ERRORS);
+		ADD_ENTRY(&errors, ADDED_ERRORS, &key, &zero_u64);
 		count = bpf_map_lookup_elem(&errors, &key);
 		if (!count) {
 			count_self(SELF_FULL_ERRORS);

@@ -46,11 +46,10 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 	struct proc *proc;
 	__u32 *winner;
 
-	if (bpf_map_update_elem(&procs, &id, &zero_proc, BPF_NOEXIST)) {
+	if (ADD_ENTRY(&procs, ADDED_PROCS, &id, &zero_proc)) {
 		count_self(SELF_FULL_PROCS);
 		return 0;
 	}
-	note_added(ADDED_PROCS);
 	proc = bpf_map_lookup_elem(&procs, &id);
 	if (!proc)
 		return 0;

@@ -75,7 +75,7 @@ fn decode<T: FromBytes>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError>
 struct Map {
     name: &'static str,
     handle: MapHandle,
-    /// `None` for maps to which not only the programs add.
+    /// `None` for maps that are no [`GrowingMap`]: these are always walked.
     known: Option<KnownKeys>,
 }
 

@@ -11,7 +11,7 @@ const SPIN: &str = "--script=cudaLaunchKernel:spin=4700ns";
 const LAUNCHES: u64 = 2_000_000;
 /// Enough launches to exceed the budget until the daemon acts on it.
 const WARM_UP: u64 = 1_600_000;
-/// The default of `--probe.counting-limit`: calls are counted up to it.
+/// Calls are counted while that costs at most the default of `--probe.counting-limit`.
 const LOSS_BOUND: f64 = 0.03;
 const AGREEMENT_BOUND: f64 = 0.2;
 

@@ -4,6 +4,7 @@ use crate::exporter::Exporter;
 use crate::measure::memory;
 use crate::workload::{Workload, libraries};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,20 +18,17 @@ const SETTLES_FOR: Duration = Duration::from_secs(10);
 /// The hierarchy of cgroups that counts memory.
 struct Hierarchy {
     root: &'static str,
-    /// The start of its line in `/proc/self/cgroup`.
-    line: &'static str,
+    /// The controller in its line of `/proc/self/cgroup`; none in version 2.
+    controller: &'static str,
     /// Files of the memory in use, and of the most so far.
     files: (&'static str, &'static str),
 }
 
-const VERSION_2: Hierarchy = Hierarchy {
-    root: "/sys/fs/cgroup",
-    line: "0::/",
-    files: ("memory.current", "memory.peak"),
-};
+const VERSION_2: Hierarchy =
+    Hierarchy { root: "/sys/fs/cgroup", controller: "", files: ("memory.current", "memory.peak") };
 const VERSION_1: Hierarchy = Hierarchy {
     root: "/sys/fs/cgroup/memory",
-    line: ":memory:/",
+    controller: "memory",
     files: ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
 };
 
@@ -43,20 +41,31 @@ struct MemoryGroup {
 impl MemoryGroup {
     fn new() -> Self {
         let root = Path::new(VERSION_2.root);
-        // Where it is on already, the kernel says so by an error.
-        let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
         let is_version_2 = root.join("cgroup.controllers").exists();
+        if is_version_2 {
+            // Where it is on already, the kernel says so by an error.
+            let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
+        }
         let hierarchy = if is_version_2 { VERSION_2 } else { VERSION_1 };
         let path = Path::new(hierarchy.root).join("gpucause-bench");
-        fs::create_dir_all(&path).expect("a cgroup with memory, and root");
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                panic!("a cgroup with memory, and root: {error}")
+            }
+            _ => {}
+        }
         Self { path, hierarchy }
     }
 
     /// Processes that `start` starts belong to this group.
     fn within<T>(&self, start: impl FnOnce() -> T) -> T {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let mut lines = own.lines().filter_map(|line| line.split_once(self.hierarchy.line));
-        let own = lines.next().map_or("", |(_, path)| path);
+        let path_of = |line: &str| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(":/")?;
+            let mut controllers = controllers.split(',');
+            controllers.any(|own| own == self.hierarchy.controller).then(|| path.to_owned())
+        };
+        let own = own.lines().find_map(path_of).unwrap_or_default();
         let enter = |group: &Path| fs::write(group.join("cgroup.procs"), "0").unwrap();
         enter(&self.path);
         let started = start();

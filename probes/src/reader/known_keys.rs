@@ -1,5 +1,5 @@
-//! Reads maps to which the programs alone add entries. A walk visits every bucket of a map, nearly all of which are empty on a host
-//! with few processes; so a map is walked only after an entry was added, and else its known entries are looked up.
+//! Reads maps to which the programs alone add entries. A walk visits every bucket of a map, and on a host with few processes nearly all
+//! are empty: a map is walked only after an entry was added. Otherwise its known keys are looked up.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,16 +10,18 @@ use parking_lot::Mutex;
 
 use crate::batch;
 
-/// Map with the number of entries that were added to each map.
+/// Map with how often the programs tried to add an entry to each map.
 pub(super) const ADDED: &str = ".data.added";
-/// A walk of a map takes about as long as looking up one of so many of its entries.
-const WALKED_FOR_EACH: usize = 256;
+/// Looking up one key takes about as long as walking so many buckets.
+const BUCKETS_PER_LOOKUP: usize = 256;
 
-/// The keys of a map, and how many entries had been added before they were read.
+type KeySet = BTreeSet<Box<[u8]>>;
+
+/// The keys of a map, and the count of additions before they were read.
 #[derive(Debug)]
 struct Keys {
     added: u32,
-    keys: BTreeSet<Box<[u8]>>,
+    keys: KeySet,
 }
 
 /// What is known of a map's keys.
@@ -36,7 +38,7 @@ impl KnownKeys {
         Self { counts, of, keys: Mutex::default() }
     }
 
-    /// How many entries have been added to the map. Wraps.
+    /// How often an entry was to be added to the map. Wraps.
     fn added(&self) -> io::Result<u32> {
         let counts = self.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let counts = counts.map_err(io::Error::other)?.unwrap_or_default();
@@ -53,33 +55,43 @@ impl KnownKeys {
     ) -> io::Result<()> {
         // Before the walk: an entry that it misses is counted later.
         let added = self.added()?;
-        let mut last = self.keys.lock();
-        if let Some(Keys { keys, .. }) = last.as_mut().filter(|last| last.added == added) {
-            let mut value = vec![0; map.value_size() as usize];
-            let mut failed = Ok(());
-            keys.retain(|key| match batch::look_up(map, key, &mut value) {
-                Ok(found) => {
-                    if found {
-                        each(key, &value);
-                    }
-                    found
-                }
-                Err(error) => {
-                    failed = Err(error);
-                    true
-                }
-            });
-            return failed;
-        }
-        let most = map.max_entries() as usize / WALKED_FOR_EACH;
-        let mut keys = BTreeSet::new();
-        batch::for_each(map, |key, value| {
-            if keys.len() <= most {
-                keys.insert(key.into());
-            }
-            each(key, value);
-        })?;
-        *last = (keys.len() <= most).then_some(Keys { added, keys });
+        // Taken: who reads at the same time need not wait, and walks the map.
+        let last = self.keys.lock().take();
+        let keys = match last.filter(|last| last.added == added) {
+            Some(Keys { keys, .. }) => Some(look_up(map, keys, &mut each)?),
+            None => walk(map, &mut each)?,
+        };
+        *self.keys.lock() = keys.map(|keys| Keys { added, keys });
         Ok(())
     }
+}
+
+/// Looks up each of these keys. Returns those that have an entry.
+fn look_up(
+    map: &MapHandle,
+    keys: KeySet,
+    each: &mut impl FnMut(&[u8], &[u8]),
+) -> io::Result<KeySet> {
+    let mut value = vec![0; map.value_size() as usize];
+    let mut left = KeySet::new();
+    for key in keys {
+        if batch::look_up(map, &key, &mut value)? {
+            each(&key, &value);
+            left.insert(key);
+        }
+    }
+    Ok(left)
+}
+
+/// Walks the map. Returns its keys, or `None` if there are too many.
+fn walk(map: &MapHandle, each: &mut impl FnMut(&[u8], &[u8])) -> io::Result<Option<KeySet>> {
+    let most = map.max_entries() as usize / BUCKETS_PER_LOOKUP;
+    let mut keys = KeySet::new();
+    batch::for_each(map, |key, value| {
+        if keys.len() <= most {
+            keys.insert(key.into());
+        }
+        each(key, value);
+    })?;
+    Ok((keys.len() <= most).then_some(keys))
 }

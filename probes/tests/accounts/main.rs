@@ -34,6 +34,7 @@ mod host_network;
 mod in_flight;
 mod kernel_locks;
 mod kernels;
+mod known_keys;
 mod latency;
 mod launches;
 mod lossless;

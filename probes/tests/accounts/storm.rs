@@ -163,7 +163,7 @@ fn threads_that_make_their_first_calls_in_a_storm_of_preemptions_lose_none() -> 
 }
 
 /// Processes that nobody runs any more.
-fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
+pub(crate) fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
     snapshot.processes.iter().filter(|p| p.ended.is_some()).map(|p| p.id).collect()
 }
 

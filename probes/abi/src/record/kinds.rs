@@ -177,7 +177,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// Maps to which the programs alone add entries, counted in `.data.added`.
+    /// Maps whose new entries the programs count in `.data.added`. User space adds none once they are read.
     GrowingMap, "ADDED" {
         /// Processes.
         Procs = "procs",
