@@ -111,8 +111,8 @@ MAP(tenures_of, HASH, BPF_F_NO_PREALLOC, 4096, __u32, struct tenures);
 /* The programs' self counters. */
 MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);
 
-/* Adds an entry, unless there is one, and counts that: the only way to add to a map that is counted. A reader that sees the new count
- * also finds the entry, as an atomic addition whose result is used is ordered. */
+/* Adds an entry, unless there is one, and counts that: the only way to add to a map that is counted. A reader that sees the new
+ * count also finds the entry, as an atomic addition whose result is used is ordered. */
 #define ADD_ENTRY(map, counted, key, value)                                                                            \
 	({                                                                                                             \
 		long failed = bpf_map_update_elem(map, key, value, BPF_NOEXIST);                                       \

@@ -24,7 +24,7 @@ struct Keys {
     keys: KeySet,
 }
 
-/// What is known of a map's keys.
+/// The known keys of a map.
 #[derive(Debug)]
 pub(super) struct KnownKeys {
     counts: MapHandle,
