@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* All maps and globals. Bounds are defaults that the loader may change: enough for a thousand processes with twenty ops
- * each, or ten thousand mostly idle ones; not larger, as a scrape walks empty buckets too. Maps are shared between CPUs
- * and cumulative: user space reads them and deletes the entries of ended processes. */
+ * each, or ten thousand mostly idle ones; not larger, as a scrape walks empty buckets too whenever an entry was added, or
+ * many are known. Maps are shared between CPUs and cumulative: user space reads them and deletes the entries of ended
+ * processes. */
 #pragma once
 
 /* Fixed when the programs are loaded. */
@@ -22,7 +23,7 @@ volatile struct watch watch SEC(".data.watch");
 /* Written by user space: before loading, and `is_launch` again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
-/* How often the programs have tried to add an entry to each map: user space walks a map only when that has changed. */
+/* How often the programs have tried to add an entry to each map: while that is the same, user space need not walk the map. */
 __u32 added[GROWING_MAPS] SEC(".data.added");
 
 /* One row a map. Storage maps have no bound of their own. */

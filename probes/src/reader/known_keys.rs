@@ -95,3 +95,21 @@ fn walk(map: &MapHandle, each: &mut impl FnMut(&[u8], &[u8])) -> io::Result<Opti
     })?;
     Ok((keys.len() <= most).then_some(keys))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn programs_add_to_these_maps_only_where_it_is_counted() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+        let texts = std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+        let text: String = texts.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        for map in GrowingMap::ALL.iter().map(|map| map.label()) {
+            assert!(text.contains(&format!("ADD_ENTRY(&{map}, ")), "nothing adds to {map}");
+            let uncounted = format!("bpf_map_update_elem(&{map}, ");
+            assert!(!text.contains(&uncounted), "{uncounted} is not counted");
+        }
+    }
+}
