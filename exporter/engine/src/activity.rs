@@ -9,7 +9,7 @@ use gpucause_abi::snapshot::{CallKind, Comm, LaunchSampling, ProcessSnapshot, Ti
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use serde::Serialize;
 
-use crate::baseline::{Baseline, ProcessBaseline};
+use crate::baseline::{Baseline, Identity, ProcessBaseline};
 use crate::chain::Severity;
 use crate::context::Context;
 use crate::delta::Delta;
@@ -18,23 +18,6 @@ use crate::delta::Delta;
 pub const TIMELINE_SECONDS: f64 = 900.0;
 /// Points of a timeline at most, whatever the interval between evaluations.
 const MAX_POINTS: usize = 640;
-
-/// Identity of a process for a reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) pid: Tgid,
-    pub(crate) comm: Comm,
-    pub(crate) dispatches: bool,
-    pub(crate) first_seen: Nanos,
-    pub(crate) ended: Option<Nanos>,
-}
-
-impl From<&ProcessSnapshot> for Identity {
-    fn from(process: &ProcessSnapshot) -> Self {
-        let ProcessSnapshot { tgid: pid, comm, dispatches, first_seen, ended, .. } = *process;
-        Self { pid, comm, dispatches, first_seen, ended }
-    }
-}
 
 /// Activity of a process that makes traced calls.
 #[derive(Debug, Clone, PartialEq)]

@@ -18,7 +18,7 @@ use crate::delta::Delta;
 use crate::detection::Detection;
 use crate::divide::{Span, at_most, less, lost, part, within};
 use crate::effect::Phases;
-use crate::engine::EngineInput;
+use crate::input::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::losses;
 

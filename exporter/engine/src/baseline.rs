@@ -7,13 +7,12 @@ use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{PHASES, STATES};
 use gpucause_abi::snapshot::{
-    BlockIo, CallKind, CallSnapshot, DispatcherSnapshot, LaunchSampling, ProcessSnapshot,
+    BlockIo, CallKind, CallSnapshot, Comm, DispatcherSnapshot, LaunchSampling, ProcessSnapshot,
     StallSnapshot, TimeAccount, Wait,
 };
-use gpucause_abi::{Nanos, ProcId, Tid};
+use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 
-use crate::activity::Identity;
-use crate::engine::EngineInput;
+use crate::input::EngineInput;
 
 /// A previous snapshot.
 #[derive(Debug)]
@@ -150,6 +149,23 @@ impl PackedTime {
             }
         }
         time
+    }
+}
+
+/// Identity of a process for a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) pid: Tgid,
+    pub(crate) comm: Comm,
+    pub(crate) dispatches: bool,
+    pub(crate) first_seen: Nanos,
+    pub(crate) ended: Option<Nanos>,
+}
+
+impl From<&ProcessSnapshot> for Identity {
+    fn from(process: &ProcessSnapshot) -> Self {
+        let ProcessSnapshot { tgid: pid, comm, dispatches, first_seen, ended, .. } = *process;
+        Self { pid, comm, dispatches, first_seen, ended }
     }
 }
 

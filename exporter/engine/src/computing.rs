@@ -10,15 +10,14 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::delta::{Delta, NO_CPU, ThreadDelta, Values};
+use crate::delta::{Delta, MIN_TIMED, NO_CPU, ThreadDelta, Values};
 use crate::divide::{Span, part, share};
 use crate::effect::{Phases, ratio, total};
 use crate::settings::Settings;
 
 /// Least launches in a window: a program that hardly launches has another task than to feed a GPU.
 const MIN_LAUNCHES: u64 = 10;
-/// Least timed launches that stand for those that were not timed.
-pub(crate) const MIN_TIMED: u64 = 20;
+
 /// Least share of a window that is computed between launches.
 pub(crate) const MIN_COMPUTED: f64 = 0.5;
 /// Share of a window in waits for the GPU from which the GPU is the limit. A program that copies a batch or a result in each step waits

@@ -1,6 +1,7 @@
 //! Deltas of one process between two snapshots. Counters that decrease, as after a restart, give 0.
 
 mod call;
+mod since;
 mod thread;
 mod values;
 
@@ -17,7 +18,6 @@ use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
-use crate::computing::MIN_TIMED;
 use crate::effect::ratio;
 
 pub(crate) use call::CallDelta;
@@ -44,6 +44,9 @@ pub(crate) struct Delta<'a> {
 
 /// Largest unobserved share of a window whose launch count is taken as complete.
 const MAX_UNOBSERVED: f64 = 0.02;
+
+/// Least timed launches that stand for those that were not timed.
+pub(crate) const MIN_TIMED: u64 = 20;
 
 /// A thread whose launches took less than one part in so many of another one's is no dispatcher thread any more.
 const RARELY: u64 = 100;

@@ -1,9 +1,8 @@
 //! Evaluates successive snapshots and keeps the state between them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 
-use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
@@ -14,11 +13,11 @@ use crate::chain_store::ChainStore;
 use crate::charged::Charged;
 use crate::computing::computing;
 use crate::context::{Context, Process};
-use crate::delta::Delta;
 use crate::detection::Detection;
 use crate::divide::{divide, divide_effects, fit};
 use crate::effect::measure;
 use crate::history::{Evaluation, History, leak_span};
+use crate::input::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::peers::Peers;
 use crate::rules::unexplained::{loss, rest};
@@ -30,36 +29,12 @@ pub use crate::chain_totals::{ChainCount, Stall};
 
 /// Ticks of the long window.
 const LONG_WINDOW: usize = 5;
-/// A process can be missing in a snapshot although it began this long before: taking one is not instantaneous.
-const SNAPSHOT_DURATION: Nanos = Nanos(500_000_000);
 
 /// Part of the usual time between snapshots from which a shorter one is as good.
 const FULL_WINDOW: f64 = 0.75;
 
 /// The shortest time that is evaluated.
 const MIN_WINDOW: Nanos = Nanos(20_000_000);
-
-/// A snapshot and the state of the host at that time.
-#[derive(Debug, Clone)]
-pub struct EngineInput {
-    /// The accounts.
-    pub snapshot: Arc<Snapshot>,
-    /// When it was taken, in seconds since the Unix epoch.
-    pub unix_seconds: f64,
-    /// Share of the time since the previous snapshot for which each GPU of the host was clock-throttled, by UUID: 0 for one that
-    /// was not. Empty without a source.
-    pub throttled_gpus: HashMap<String, f64>,
-    /// Total time for which the CPU limit of its cgroup has throttled each process.
-    pub throttled_cgroups: HashMap<ProcId, Nanos>,
-}
-
-impl EngineInput {
-    /// A snapshot without the state of the host.
-    pub fn new(snapshot: Arc<Snapshot>, unix_seconds: f64) -> Self {
-        let (throttled_gpus, throttled_cgroups) = Default::default();
-        Self { snapshot, unix_seconds, throttled_gpus, throttled_cgroups }
-    }
-}
 
 /// Evaluates snapshots and keeps the chains.
 #[derive(Debug, Default)]
@@ -231,31 +206,6 @@ impl Engine {
     /// Time attributed and lost by victim and cause, of processes that are observed, and of [`OTHER_PROCESS`].
     pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
         self.store.stalls()
-    }
-}
-
-impl Baseline {
-    /// Returns true if a delta of the process can be computed.
-    pub(crate) fn knows(&self, process: &ProcessSnapshot) -> bool {
-        let is_new = process.first_seen.0.saturating_add(SNAPSHOT_DURATION.0) >= self.at.0;
-        is_new || self.processes.contains_key(&process.id)
-    }
-
-    /// How long the CPU limit of its cgroup has throttled a process since.
-    pub(crate) fn throttled(&self, now: &HashMap<ProcId, Nanos>, process: ProcId) -> Nanos {
-        let both = now.get(&process).zip(self.throttled_cgroups.get(&process));
-        both.map_or(Nanos(0), |(now, before)| now.less(*before))
-    }
-
-    /// Returns the delta of a process since this snapshot; empty for a process that is older than the snapshot and yet not in it.
-    pub(crate) fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
-        let earlier = self.processes.get(&process.id);
-        if !self.knows(process) {
-            return Delta::default();
-        }
-        let from = if earlier.is_some() { self.at } else { process.first_seen };
-        let wall = process.ended.unwrap_or(now.taken_at).min(now.taken_at).less(from);
-        Delta::between(earlier, process, wall)
     }
 }
 

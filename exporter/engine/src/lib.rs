@@ -29,6 +29,7 @@ mod divide;
 mod engine;
 mod graph_builds;
 mod history;
+mod input;
 mod long_calls;
 mod losses;
 mod recent_losses;
@@ -36,6 +37,7 @@ mod rules;
 mod template;
 mod worker_time;
 
-pub use engine::{ChainCount, Engine, EngineInput, OTHER_PROCESS, Stall};
+pub use engine::{ChainCount, Engine, OTHER_PROCESS, Stall};
+pub use input::EngineInput;
 pub use rules::{Rule, markdown, rules};
 pub use template::render as render_template;
