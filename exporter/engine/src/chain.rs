@@ -3,8 +3,8 @@
 mod code;
 mod continued;
 mod course;
-mod evidence;
 mod limit_user;
+pub(crate) mod losses;
 mod place;
 
 use std::cmp::Ordering;
@@ -14,13 +14,13 @@ use std::path::Path;
 use gpucause_abi::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::quoted;
+use crate::shell::quoted;
 use crate::template::number;
 use crate::utc::utc;
 
+pub use crate::evidence::Evidence;
 pub use code::CodeShare;
 pub use course::Course;
-pub use evidence::Evidence;
 pub use limit_user::LimitUser;
 pub use place::{HostCpus, Located, Loss, Place, Thread};
 

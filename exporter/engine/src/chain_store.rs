@@ -8,13 +8,12 @@ use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
     Cause, Chain, CodeShare, Culprit, Effect, HostCpus, LimitUser, Located, Loss, Place, Severity,
-    Victim,
+    Victim, losses,
 };
 use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
-use crate::losses;
 use crate::recent_losses::RecentLosses;
 use crate::rules::own_threads::{idle_elsewhere, with_numbers};
 use crate::settings::Settings;

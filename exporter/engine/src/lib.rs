@@ -27,6 +27,7 @@ mod delta;
 mod detection;
 mod divide;
 mod engine;
+mod evidence;
 mod graph_builds;
 mod history;
 mod input;
@@ -34,6 +35,7 @@ mod long_calls;
 mod losses;
 mod recent_losses;
 mod rules;
+mod shell;
 mod template;
 mod worker_time;
 

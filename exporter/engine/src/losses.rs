@@ -3,14 +3,12 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
 
+use crate::chain::losses::{add, fit};
 use crate::chain::{Cause, Loss};
 use crate::delta::{Delta, NO_CPU};
 use crate::detection::Detection;
 use crate::effect::ratio;
 use crate::rules::lock_wait;
-
-/// Cardinality limit of culprits per chain.
-const MAX_CULPRITS: usize = 32;
 
 /// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time, but of a lock.
 pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<Loss> {
@@ -48,31 +46,4 @@ pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<L
         fit(&mut losses, lost.as_secs_f64());
     }
     losses
-}
-
-/// Scales losses so that they are at most so many seconds in all.
-pub(crate) fn fit(losses: &mut [Loss], most: f64) {
-    let all = total(losses);
-    if all > most {
-        losses.iter_mut().for_each(|loss| loss.seconds *= most.max(0.0) / all);
-    }
-}
-
-/// Sums losses by name, most time first. There is a PID where one process alone has that name.
-pub(crate) fn add(losses: &mut Vec<Loss>, added: &[Loss]) {
-    for new in added {
-        match losses.iter_mut().find(|own| own.comm == new.comm) {
-            Some(own) => {
-                own.seconds += new.seconds;
-                own.pid = own.pid.filter(|_| own.pid == new.pid);
-            }
-            None => losses.push(new.clone()),
-        }
-    }
-    losses.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    losses.truncate(MAX_CULPRITS);
-}
-
-pub(crate) fn total(losses: &[Loss]) -> f64 {
-    losses.iter().map(|loss| loss.seconds).sum()
 }

@@ -1,7 +1,6 @@
 //! Who took a chain's time lately, so that its culprit does not change with every window.
 
-use crate::chain::Loss;
-use crate::losses;
+use crate::chain::{Loss, losses};
 
 /// In seconds: what was taken before counts half.
 const HALF_LIFE: f64 = 30.0;

@@ -1,6 +1,6 @@
 //! Sentence templates. All numbers come from the evidence.
 
-use crate::chain::Evidence;
+use crate::evidence::Evidence;
 
 /// Renders a template. `{name}` stands for a name, `{number|form}` for a number of the evidence formatted as `seconds`,
 /// `percent`, `count`, `times` or `bytes`, and `{number|one/many}` for the singular or plural word. A clause in `[` and `]`, or

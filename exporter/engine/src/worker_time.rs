@@ -2,8 +2,7 @@
 
 use gpucause_abi::Nanos;
 
-use crate::chain::Loss;
-use crate::losses;
+use crate::chain::{Loss, losses};
 use crate::template::number;
 
 /// Part of the workers' busy time.

@@ -1,7 +1,7 @@
 //! One chain of two that recorders found one after the other.
 
 use super::{Chain, Course};
-use crate::losses;
+use crate::chain::losses;
 
 impl Chain {
     /// This chain, which a later run of a recorder continues with `other`. Sums are of both, and of times that both saw they count

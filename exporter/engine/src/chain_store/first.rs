@@ -1,9 +1,8 @@
 //! A chain at its first detection.
 
 use super::Cost;
-use crate::chain::{Chain, Course, Effect, Severity, Victim};
+use crate::chain::{Chain, Course, Effect, Severity, Victim, losses};
 use crate::detection::Detection;
-use crate::losses;
 
 pub(super) fn chain_of(
     detection: Detection,
