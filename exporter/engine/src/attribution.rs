@@ -13,14 +13,16 @@ use crate::baseline::Baseline;
 use crate::chain::Effect;
 use crate::chain_store::{ChainStore, Cost, Status};
 use crate::charged::Charged;
+use crate::claim::Span;
 use crate::context::{Context, Process};
 use crate::delta::Delta;
 use crate::detection::Detection;
-use crate::divide::{Span, at_most, less, lost, part, within};
-use crate::effect::Phases;
+use crate::divide::lost;
 use crate::input::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::losses;
+use crate::phases::Phases;
+use crate::times::{at_most, less, part, within};
 
 /// Data for charging causes at one tick.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
+use crate::claim::Span;
 use crate::delta::{Delta, MIN_TIMED, NO_CPU, ThreadDelta, Values};
-use crate::divide::{Span, part, share};
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
 use crate::settings::Settings;
+use crate::times::{part, ratio, share, total};
 
 /// Least launches in a window: a program that hardly launches has another task than to feed a GPU.
 const MIN_LAUNCHES: u64 = 10;

@@ -7,12 +7,13 @@ use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::chain::Feeder;
+use crate::claim::Span;
 use crate::computing::Computing;
 use crate::delta::Delta;
 use crate::detection::Detection;
-use crate::divide::Span;
-use crate::effect::{Measured, Phases};
+use crate::effect::Measured;
 use crate::peers::Peers;
+use crate::phases::Phases;
 use crate::settings::Settings;
 
 /// Part of a window that a process which ended in it must have lived for its shares to say as much.

@@ -18,7 +18,7 @@ use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
-use crate::effect::ratio;
+use crate::times::ratio;
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;

@@ -5,10 +5,10 @@ use gpucause_abi::Tid;
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 
 use crate::chain::{Cause, Culprit, Effect, Evidence, Severity, Step};
+use crate::claim::Claim;
 use crate::context::Process;
 use crate::delta::ThreadDelta;
-use crate::divide::Claim;
-use crate::effect::Phases;
+use crate::phases::Phases;
 use crate::settings::Settings;
 use crate::template::render;
 use crate::worker_time::WorkerTime;

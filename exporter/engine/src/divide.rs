@@ -19,11 +19,13 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use crate::chain::{Cause, Chain, Effect};
+use crate::claim::Span;
 use crate::context::Process;
-use crate::delta::{Delta, ThreadDelta};
+use crate::delta::ThreadDelta;
 use crate::detection::Detection;
-use crate::effect::{Measured, Phases, ratio, total};
+use crate::effect::Measured;
 use crate::settings::Settings;
+use crate::times::{less, ratio, share, total, within};
 
 /// Priority of causes that claim the same time. A hang comes first.
 pub(crate) const ORDER: [Cause; 20] = [
@@ -48,62 +50,6 @@ pub(crate) const ORDER: [Cause; 20] = [
     Cause::OomKill,
     Cause::Unexplained,
 ];
-
-/// A window that ends now.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span<'s, 'a> {
-    pub(crate) delta: &'s Delta<'a>,
-    /// How long the CPU limit of the cgroup throttled the process.
-    pub(crate) throttled: Nanos,
-}
-
-/// Computes what a cause took of a thread's time in a window, for an effect in these phases.
-pub(crate) type Claim = fn(&Span<'_, '_>, &ThreadDelta, Phases) -> TimeAccount;
-
-/// The part of an account that is in these phases and states.
-pub(crate) fn part(time: &TimeAccount, wanted: impl Fn(Phase, State) -> bool) -> TimeAccount {
-    let mut part = TimeAccount::default();
-    for &phase in Phase::ALL {
-        for state in State::all().filter(|&state| wanted(phase, state)) {
-            part.0[phase as usize][state.index()] = time.at(phase, state);
-        }
-    }
-    part
-}
-
-/// Scales all cells of an account by a share from 0 to 1.
-pub(crate) fn share(mut time: TimeAccount, share: f64) -> TimeAccount {
-    if share < 1.0 {
-        time.0.as_flattened_mut().iter_mut().for_each(|cell| *cell = cell.share(share));
-    }
-    time
-}
-
-/// Scales all cells of an account so that the total is at most `most`.
-pub(crate) fn at_most(time: TimeAccount, most: Nanos) -> TimeAccount {
-    share(time, ratio(most, time.total()))
-}
-
-/// Combines two accounts cell by cell.
-fn combined(
-    mut time: TimeAccount,
-    other: &TimeAccount,
-    of: impl Fn(Nanos, Nanos) -> Nanos,
-) -> TimeAccount {
-    let cells = time.0.as_flattened_mut().iter_mut().zip(other.0.as_flattened());
-    cells.for_each(|(own, other)| *own = of(*own, *other));
-    time
-}
-
-/// Saturating difference, cell by cell.
-pub(crate) fn less(time: TimeAccount, other: &TimeAccount) -> TimeAccount {
-    combined(time, other, Nanos::less)
-}
-
-/// Minimum, cell by cell.
-pub(crate) fn within(time: TimeAccount, most: &TimeAccount) -> TimeAccount {
-    combined(time, most, Nanos::min)
-}
 
 /// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss.
 pub(crate) fn lost(cause: Cause, effect: Effect, time: &TimeAccount) -> Nanos {

@@ -5,15 +5,17 @@ mod rate_drop;
 mod tail;
 
 use gpucause_abi::record::REASONS;
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
+use crate::phases::Phases;
 use crate::rules::dataloader_starvation::futex_for_data;
 use crate::settings::Settings;
+use crate::times::{ratio, total};
 
 /// Evidence key of the usual launch rate of a process whose launches dropped.
 pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
@@ -56,33 +58,6 @@ fn own_waits(
     offcpu
 }
 
-/// A set of phases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phases {
-    Only(Phase),
-    /// All between launches, except waiting for the GPU.
-    BetweenLaunches,
-    /// All except waiting for the GPU.
-    Feeding,
-}
-
-impl Phases {
-    pub(crate) fn contain(self, phase: Phase) -> bool {
-        match self {
-            Self::Only(only) => phase == only,
-            Self::BetweenLaunches => !matches!(phase, Phase::Launch | Phase::Sync),
-            Self::Feeding => phase != Phase::Sync,
-        }
-    }
-
-    /// Returns true if a wait is part of an effect in these phases: a wait in one of them or, unless they are a single phase, a wait that is
-    /// lost during synchronisation.
-    pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
-        let lost = phase == Phase::Sync && State::Off(reason).is_lost_in(phase);
-        self.contain(phase) || (lost && !matches!(self, Self::Only(_)))
-    }
-}
-
 impl Measured {
     /// Off-CPU time that is part of the effect, for some reasons.
     pub(crate) fn offcpu(&self, reasons: &[Reason]) -> Nanos {
@@ -98,16 +73,6 @@ impl Measured {
     pub(crate) fn delta<'s, 'a>(&self, process: &'s Process<'a>) -> &'s Delta<'a> {
         if self.long { &process.long } else { &process.short }
     }
-}
-
-/// Saturating sum.
-pub(crate) fn total(times: impl Iterator<Item = Nanos>) -> Nanos {
-    Nanos(times.fold(0, |all, time| all.saturating_add(time.0)))
-}
-
-/// `part / whole`; 0 if `whole` is 0.
-pub(crate) fn ratio(part: Nanos, whole: Nanos) -> f64 {
-    if whole.0 == 0 { 0.0 } else { part.0 as f64 / whole.0 as f64 }
 }
 
 /// All effects in a process's windows.

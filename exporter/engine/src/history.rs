@@ -8,9 +8,10 @@ use gpucause_abi::record::REASONS;
 use gpucause_abi::state::{Reason, State};
 
 use crate::delta::Delta;
-use crate::effect::{Phases, ratio, total};
 use crate::graph_builds::GraphBuilds;
+use crate::phases::Phases;
 use crate::settings::Settings;
+use crate::times::{ratio, total};
 
 /// Windows that the usual pace is computed from.
 const MAX_PACES: usize = 60;

@@ -7,8 +7,8 @@ use crate::chain::losses::{add, fit};
 use crate::chain::{Cause, Loss};
 use crate::delta::{Delta, NO_CPU};
 use crate::detection::Detection;
-use crate::effect::ratio;
 use crate::rules::lock_wait;
+use crate::times::ratio;
 
 /// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time, but of a lock.
 pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<Loss> {

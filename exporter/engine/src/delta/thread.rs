@@ -5,8 +5,7 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
-use crate::divide::{less, share};
-use crate::effect::total;
+use crate::times::{less, share, total};
 
 /// Waits for work, a message or a time.
 const IDLE: [Reason; 5] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Sleep, Reason::Other];

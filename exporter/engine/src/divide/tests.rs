@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::chain::Evidence;
+use crate::delta::Delta;
 
 fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Detection {
     Detection {

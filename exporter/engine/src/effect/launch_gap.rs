@@ -3,11 +3,13 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
 
-use super::{Measured, Phases, own_waits, ratio, total};
+use super::{Measured, own_waits};
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
+use crate::phases::Phases;
 use crate::settings::Settings;
+use crate::times::{ratio, total};
 
 /// Threads per process that are evaluated, by time in launches.
 const MAX_THREADS: usize = 4;

@@ -5,11 +5,13 @@
 
 use gpucause_abi::state::State;
 
-use super::{LAUNCH_SLOWDOWN, Measured, Phases, USUAL_LAUNCHES, own_waits, ratio};
+use super::{LAUNCH_SLOWDOWN, Measured, USUAL_LAUNCHES, own_waits};
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::history::History;
+use crate::phases::Phases;
 use crate::settings::Settings;
+use crate::times::ratio;
 
 pub(super) fn measure(
     process: &Process<'_>,

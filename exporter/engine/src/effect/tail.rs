@@ -9,11 +9,13 @@ use gpucause_abi::hist::{slot_lower, slot_of, slot_upper};
 use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
-use super::{Measured, Phases, ratio, total};
+use super::Measured;
 use crate::chain::{Effect, Evidence};
 use crate::context::Process;
 use crate::delta::{CallDelta, Delta, Values};
+use crate::phases::Phases;
 use crate::settings::Settings;
+use crate::times::{ratio, total};
 
 /// Share of the excess that must be off the CPU if fewer than one call in a hundred is slow.
 const MIN_OFF_CPU: f64 = 0.5;

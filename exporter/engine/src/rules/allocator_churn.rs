@@ -8,11 +8,12 @@ use gpucause_abi::state::{Phase, Reason, State};
 use super::Rule;
 use super::share::CAUSES;
 use crate::chain::{Cause, Effect, Evidence};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::divide::{Span, part};
-use crate::effect::{Phases, ratio};
+use crate::phases::Phases;
+use crate::times::{part, ratio};
 
 /// Least calls a second for churn.
 const MIN_RATE: f64 = 20.0;

@@ -7,8 +7,7 @@ use super::share::MOST;
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::context::Context;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{at_most, part};
-use crate::effect::ratio;
+use crate::times::{at_most, part, ratio};
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ClockThrottling,

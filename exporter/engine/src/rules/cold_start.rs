@@ -7,11 +7,12 @@ use gpucause_abi::state::{Phase, Reason, State};
 
 use super::Rule;
 use crate::chain::{Cause, Effect, Evidence};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::{CallDelta, Delta, ThreadDelta};
 use crate::detection::{Detection, SelfInflicted};
-use crate::divide::Span;
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
+use crate::times::{ratio, total};
 
 /// Least first launches in the long window: a single one is no pattern.
 const MIN_COLD: u64 = 3;

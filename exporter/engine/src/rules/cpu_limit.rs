@@ -5,11 +5,12 @@ use gpucause_abi::snapshot::TimeAccount;
 use super::Rule;
 use super::share::{best, lost, lost_part};
 use crate::chain::{Cause, Step};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::{NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, at_most};
-use crate::effect::{Phases, ratio};
+use crate::phases::Phases;
+use crate::times::{at_most, ratio};
 
 /// Time without a CPU, at most the throttled time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {

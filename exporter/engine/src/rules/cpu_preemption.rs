@@ -6,11 +6,12 @@ use gpucause_abi::state::Reason;
 use super::share::{Share, best, lost, lost_part};
 use super::{Rule, own_threads};
 use crate::chain::{Cause, Culprit, Effect, Feeder, Severity, Step};
+use crate::claim::Span;
 use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::divide::Span;
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
+use crate::times::{ratio, total};
 
 pub(super) const RULE: Rule = Rule {
     cause: Cause::CpuPreemption,

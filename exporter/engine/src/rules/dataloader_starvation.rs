@@ -7,11 +7,13 @@ use gpucause_abi::{Nanos, Tid};
 use super::Rule;
 use super::share::best;
 use crate::chain::{Cause, Culprit, Evidence, Step};
+use crate::claim::Span;
 use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, at_most, part, share};
-use crate::effect::{Measured, Phases, ratio, total};
+use crate::effect::Measured;
+use crate::phases::Phases;
+use crate::times::{at_most, part, ratio, share, total};
 use crate::worker_time::{Competitor, WorkerTime};
 
 /// Reasons of waits for data.

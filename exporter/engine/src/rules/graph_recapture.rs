@@ -2,12 +2,13 @@
 
 use super::Rule;
 use crate::chain::{Cause, Effect, Evidence};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::divide::{Span, at_most, part};
-use crate::effect::{Phases, ratio};
 use crate::graph_builds::{GraphBuilds, is_part_of_making};
+use crate::phases::Phases;
+use crate::times::{at_most, part, ratio};
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;

@@ -8,11 +8,12 @@ use gpucause_abi::{Nanos, Tid};
 use super::Rule;
 use super::share::MOST;
 use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::claim::Span;
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, part};
-use crate::effect::{Phases, ratio};
+use crate::phases::Phases;
+use crate::times::{part, ratio};
 
 struct Hung {
     tid: Tid,

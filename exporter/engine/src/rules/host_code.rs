@@ -12,7 +12,9 @@ use crate::computing::{Computing, claim};
 use crate::context::{Context, Process};
 use crate::delta::Delta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::effect::{LAUNCH_SLOWDOWN, Measured, Phases, USUAL_LAUNCHES, ratio, total};
+use crate::effect::{LAUNCH_SLOWDOWN, Measured, USUAL_LAUNCHES};
+use crate::phases::Phases;
+use crate::times::{ratio, total};
 
 /// The last five windows, as bits. The cause must hold in `MIN_WINDOWS` of them: a program that computes once, as for an evaluation, is healthy.
 const WINDOWS: u8 = 0b1_1111;

@@ -9,11 +9,12 @@ use gpucause_abi::state::{Phase, Reason, State};
 use super::Rule;
 use super::share::{CAUSES, MOST, lost};
 use crate::chain::{Cause, Effect, Evidence};
+use crate::claim::Span;
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::divide::{Span, part};
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
+use crate::times::{part, ratio, total};
 
 /// Least waits per launch.
 const MIN_WAITS: f64 = 0.5;

@@ -7,11 +7,12 @@ use gpucause_abi::state::{LockKind, Reason};
 use super::Rule;
 use super::share::{MOST, best, lost, lost_part};
 use crate::chain::{Cause, Culprit, Step};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::divide::Span;
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
+use crate::times::{ratio, total};
 
 const LOCK: [Reason; 1] = [Reason::KernelLock];
 

@@ -7,11 +7,12 @@ use gpucause_abi::state::{Phase, State};
 use super::Rule;
 use super::share::CAUSES;
 use crate::chain::{Cause, Effect, Evidence};
+use crate::claim::Span;
 use crate::context::Context;
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, SelfInflicted};
-use crate::divide::{Span, part, share};
-use crate::effect::{Phases, ratio};
+use crate::phases::Phases;
+use crate::times::{part, ratio, share};
 
 /// First size class above 1 MiB.
 const FIRST_LARGE_CLASS: u16 = 3;

@@ -10,11 +10,12 @@ use gpucause_abi::{Nanos, Tid};
 use super::Rule;
 use super::share::{MOST, best, lost, lost_part};
 use crate::chain::{Cause, Culprit, Step};
+use crate::claim::Span;
 use crate::context::{Context, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::divide::{Span, at_most, part};
-use crate::effect::{Phases, ratio, total};
+use crate::phases::Phases;
+use crate::times::{at_most, part, ratio, total};
 
 const LOCK: [Reason; 1] = [Reason::Lock];
 /// A holder of several is named from this part of the waits on.

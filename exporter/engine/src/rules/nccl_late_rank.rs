@@ -15,9 +15,8 @@ use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{at_most, part};
-use crate::effect::{ratio, total};
 use crate::peers::{PeerJob, PeerRank, RankPlace};
+use crate::times::{at_most, part, ratio, total};
 
 /// Waits for other ranks: in collectives, and for the GPU that runs them.
 fn in_collectives(thread: &ThreadDelta) -> TimeAccount {

@@ -11,7 +11,7 @@ use crate::context::{Context, Process};
 use crate::cpu_list::{cpus, list};
 use crate::delta::NO_CPU;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::effect::{ratio, total};
+use crate::times::{ratio, total};
 
 /// Evidence key of the share of the wait for a CPU in which the program's own threads or workers had it.
 const OWN_SHARE: &str = "own_share";

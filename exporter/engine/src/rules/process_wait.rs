@@ -11,11 +11,13 @@ use gpucause_abi::{Nanos, Tid};
 use super::Rule;
 use super::share::{MOST, best};
 use crate::chain::{Cause, Chain, Step};
+use crate::claim::Span;
 use crate::context::{Context, Process, total_by_name, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::divide::{Span, at_most, part};
-use crate::effect::{Measured, Phases, ratio, total};
+use crate::effect::Measured;
+use crate::phases::Phases;
+use crate::times::{at_most, part, ratio, total};
 
 /// Reasons of waits that another process can end, but for files, which are causes of their own.
 const WAITS: [Reason; 5] =

@@ -5,11 +5,13 @@ use gpucause_abi::state::{Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::claim::Claim;
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::divide::{Claim, part};
-use crate::effect::{Measured, Phases, ratio, total};
+use crate::effect::Measured;
+use crate::phases::Phases;
+use crate::times::{part, ratio, total};
 
 /// Metrics of a process's off-CPU time, in calls and in total.
 pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =

@@ -14,11 +14,14 @@ use gpucause_abi::state::{Phase, Reason, Relation, State};
 use super::Rule;
 use super::share::{CAUSES, MOST, lost_part};
 use crate::chain::{Cause, Chain, Effect, Evidence, Severity, Step};
+use crate::claim::Span;
 use crate::context::{Context, total_by_name, waits_in};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
-use crate::divide::{Span, explained, less, part};
-use crate::effect::{Measured, Phases, ratio, total};
+use crate::divide::explained;
+use crate::effect::Measured;
+use crate::phases::Phases;
+use crate::times::{less, part, ratio, total};
 
 /// Least unexplained share of a tail: the width of histogram slots limits the accuracy of its size.
 const MIN_SHARE: f64 = 0.1;
