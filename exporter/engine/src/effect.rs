@@ -5,15 +5,15 @@ mod rate_drop;
 mod tail;
 
 use gpucause_abi::record::REASONS;
-use gpucause_abi::state::Reason;
+use gpucause_abi::snapshot::Wait;
+use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::chain::{Effect, Evidence};
-use crate::context::Process;
+use crate::context::{Process, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
 use crate::phases::Phases;
-use crate::rules::dataloader_starvation::futex_for_data;
 use crate::settings::Settings;
 use crate::times::{ratio, total};
 
@@ -21,6 +21,9 @@ use crate::times::{ratio, total};
 pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
 /// Evidence key of how many times longer its quickest launches take than usual.
 pub(crate) const LAUNCH_SLOWDOWN: &str = "launch_slowdown";
+
+/// Reasons of waits for data.
+pub(crate) const DATA_WAITS: [Reason; 3] = [Reason::Futex, Reason::Poll, Reason::Net];
 
 /// An effect measured on one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,4 +88,27 @@ pub(crate) fn measure(
     let gaps = launch_gap::measure(process, settings);
     let drop = rate_drop::measure(process, history, settings);
     tails.into_iter().chain(gaps).chain(drop).collect()
+}
+
+/// Futex waits that were for data, of one thread or of all: ended by a worker, or by an idle thread of the victim that passed on what a
+/// worker prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a
+/// worker for as long.
+pub(crate) fn futex_for_data(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases) -> Nanos {
+    let of_worker = |wait: &Wait| wait.relation == Relation::Worker;
+    let workers =
+        total(waits_in(delta, None, phases, &DATA_WAITS).filter(of_worker).map(|w| w.total));
+    if workers.0 == 0 {
+        return workers;
+    }
+    let (mut ended, mut passed_on) = (Nanos(0), Nanos(0));
+    for wait in waits_in(delta, tid, phases, &[Reason::Futex]) {
+        match wait.relation {
+            Relation::Worker => ended.0 = ended.0.saturating_add(wait.total.0),
+            Relation::Thread => {
+                passed_on.0 = passed_on.0.saturating_add(wait.total.less(wait.held).0);
+            }
+            _ => {}
+        }
+    }
+    Nanos(ended.0.saturating_add(passed_on.min(workers).0))
 }

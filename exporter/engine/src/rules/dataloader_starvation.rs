@@ -1,8 +1,8 @@
 //! The victim waited for data while the worker processes that prepare it were busy.
 
+use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
-use gpucause_abi::{Nanos, Tid};
 
 use super::Rule;
 use super::share::best;
@@ -11,13 +11,11 @@ use crate::claim::Span;
 use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, name_of};
-use crate::effect::Measured;
+use crate::effect::{DATA_WAITS, Measured, futex_for_data};
 use crate::phases::Phases;
 use crate::times::{at_most, part, ratio, share, total};
 use crate::worker_time::{Competitor, WorkerTime};
 
-/// Reasons of waits for data.
-const WAITS: [Reason; 3] = [Reason::Futex, Reason::Poll, Reason::Net];
 const DESCRIPTORS: [Reason; 2] = [Reason::Poll, Reason::Net];
 /// Least busy share of the workers' time.
 const MIN_BUSY: f64 = 0.8;
@@ -139,28 +137,6 @@ fn add_competitors(
     }
 }
 
-/// Futex waits that were for data, of one thread or of all: ended by a worker, or by an idle thread of the victim that passed on what a
-/// worker prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a
-/// worker for as long.
-pub(crate) fn futex_for_data(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases) -> Nanos {
-    let of_worker = |wait: &Wait| wait.relation == Relation::Worker;
-    let workers = total(waits_in(delta, None, phases, &WAITS).filter(of_worker).map(|w| w.total));
-    if workers.0 == 0 {
-        return workers;
-    }
-    let (mut ended, mut passed_on) = (Nanos(0), Nanos(0));
-    for wait in waits_in(delta, tid, phases, &[Reason::Futex]) {
-        match wait.relation {
-            Relation::Worker => ended.0 = ended.0.saturating_add(wait.total.0),
-            Relation::Thread => {
-                passed_on.0 = passed_on.0.saturating_add(wait.total.less(wait.held).0);
-            }
-            _ => {}
-        }
-    }
-    Nanos(ended.0.saturating_add(passed_on.min(workers).0))
-}
-
 /// Share of the victim's waits for this reason that a worker ended.
 fn from_workers(delta: &Delta<'_>, phases: Phases, reason: Reason) -> f64 {
     let (mut workers, mut all) = (Nanos(0), Nanos(0));
@@ -225,7 +201,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         },
     )?;
     // A forked worker has its parent's name until it sets its own.
-    let waits = process.waits(share.effect, &WAITS);
+    let waits = process.waits(share.effect, &DATA_WAITS);
     let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
     if let (Some(worker), Some(wait)) = (&mut workers.latest, named) {
         worker.comm = wait.on.to_text();
