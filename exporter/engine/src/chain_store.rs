@@ -156,7 +156,7 @@ impl ChainStore {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
         let severity = detection.severity(context.settings, None);
-        let is_small = severity < Severity::High || context.is_cut_short(detection);
+        let is_small = severity < Severity::High || detection.is_cut_short(context);
         let seen = self.pending.insert(key, tick);
         if is_small && detection.lasted.is_none() && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
@@ -175,7 +175,7 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let is_cut_short = context.is_cut_short(&detection);
+        let is_cut_short = detection.is_cut_short(context);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));

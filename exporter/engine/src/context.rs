@@ -1,5 +1,7 @@
 //! The context that rules are evaluated in: every process with its windows and effects, and the state of the host.
 
+mod measured;
+
 use std::collections::HashMap;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
@@ -10,14 +12,11 @@ use crate::chain::Feeder;
 use crate::claim::Span;
 use crate::computing::Computing;
 use crate::delta::Delta;
-use crate::detection::Detection;
-use crate::effect::Measured;
 use crate::peers::Peers;
 use crate::phases::Phases;
 use crate::settings::Settings;
 
-/// Part of a window that a process which ended in it must have lived for its shares to say as much.
-const LAST_LIFE: f64 = 0.25;
+pub(crate) use measured::Measured;
 
 #[derive(Debug)]
 pub(crate) struct Process<'a> {
@@ -59,18 +58,6 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Returns true if the window, or the part of it that the process lived, is so short that its shares say less than those of the window
-    /// before. Hangs and kills need no window.
-    pub(crate) fn is_cut_short(&self, detection: &Detection) -> bool {
-        let is_rest = |process: &Process<'_>| {
-            let (lived, window) = (process.short.wall, self.window);
-            process.now.ended.is_some() && lived < window.share(LAST_LIFE)
-        };
-        let is_short =
-            self.came_early || self.processes.get(detection.process).is_some_and(is_rest);
-        is_short && !detection.effect.is_urgent()
-    }
-
     pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Process<'a>> {
         let workers = self.workers.get(&parent).into_iter().flatten();
         workers.filter_map(|&index| self.processes.get(index))

@@ -6,12 +6,15 @@ use gpucause_abi::snapshot::{TimeAccount, Wait};
 
 use crate::chain::{Cause, Culprit, Effect, Evidence, Severity, Step};
 use crate::claim::Claim;
-use crate::context::Process;
+use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::phases::Phases;
 use crate::settings::Settings;
 use crate::template::render;
 use crate::worker_time::WorkerTime;
+
+/// Part of a window that a process which ended in it must have lived for its shares to say as much.
+const LAST_LIFE: f64 = 0.25;
 
 /// A template (see [`render`]) and the names in it. The numbers are final once the effect is divided.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -90,6 +93,18 @@ impl Detection {
             fix: String::new(),
             workers: None,
         }
+    }
+
+    /// Returns true if the window, or the part of it that the process lived, is so short that its shares say less than those of the window
+    /// before. Hangs and kills need no window.
+    pub(crate) fn is_cut_short(&self, context: &Context<'_>) -> bool {
+        let is_rest = |process: &Process<'_>| {
+            let (lived, window) = (process.short.wall, context.window);
+            process.now.ended.is_some() && lived < window.share(LAST_LIFE)
+        };
+        let is_short =
+            context.came_early || context.processes.get(self.process).is_some_and(is_rest);
+        is_short && !self.effect.is_urgent()
     }
 
     /// The severity of its window. `idle` are CPUs that had nothing to do and that the victim may not run on, where they are known.

@@ -20,10 +20,9 @@ use gpucause_abi::state::{Phase, Reason, State};
 
 use crate::chain::{Cause, Chain, Effect};
 use crate::claim::Span;
-use crate::context::Process;
+use crate::context::{Measured, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::Detection;
-use crate::effect::Measured;
 use crate::settings::Settings;
 use crate::times::{less, ratio, share, total, within};
 

@@ -9,13 +9,12 @@ use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::chain::{Effect, Evidence};
-use crate::context::{Process, waits_in};
+use crate::context::{Measured, Process, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
 use crate::phases::Phases;
 use crate::settings::Settings;
-use crate::times::{ratio, total};
+use crate::times::total;
 
 /// Evidence key of the usual launch rate of a process whose launches dropped.
 pub(crate) const USUAL_LAUNCHES: &str = "usual_launches_per_second";
@@ -24,23 +23,6 @@ pub(crate) const LAUNCH_SLOWDOWN: &str = "launch_slowdown";
 
 /// Reasons of waits for data.
 pub(crate) const DATA_WAITS: [Reason; 3] = [Reason::Futex, Reason::Poll, Reason::Net];
-
-/// An effect measured on one process.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Measured {
-    pub(crate) effect: Effect,
-    /// Its size: time beyond the usual.
-    pub(crate) excess: Nanos,
-    /// Off-CPU time that is part of the excess, by reason.
-    pub(crate) offcpu: [Nanos; REASONS],
-    /// Phases of the effect: waits in other phases are not part of it.
-    pub(crate) phases: Phases,
-    /// The thread, if measured on a single one.
-    pub(crate) tid: Option<Tid>,
-    /// True if it was measured in the long window.
-    pub(crate) long: bool,
-    pub(crate) evidence: Evidence,
-}
 
 /// Off-CPU time of a thread, by reason. Of futex waits only those for data count: one that waits for another thread's work, as PyTorch's
 /// main thread does for autograd's, or for requests, loses nothing.
@@ -59,23 +41,6 @@ fn own_waits(
         *futex = futex_for_data(delta, Some(thread.tid), phases).min(*futex);
     }
     offcpu
-}
-
-impl Measured {
-    /// Off-CPU time that is part of the effect, for some reasons.
-    pub(crate) fn offcpu(&self, reasons: &[Reason]) -> Nanos {
-        total(reasons.iter().map(|&reason| self.offcpu[reason as usize]))
-    }
-
-    /// The share of the effect that `time` explains, 0 to 1.
-    pub(crate) fn explained_by(&self, time: Nanos) -> f64 {
-        ratio(time, self.excess).min(1.0)
-    }
-
-    /// The window that it was measured in.
-    pub(crate) fn delta<'s, 'a>(&self, process: &'s Process<'a>) -> &'s Delta<'a> {
-        if self.long { &process.long } else { &process.short }
-    }
 }
 
 /// All effects in a process's windows.

@@ -3,9 +3,9 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
 
-use super::{Measured, own_waits};
+use super::own_waits;
 use crate::chain::{Effect, Evidence};
-use crate::context::Process;
+use crate::context::{Measured, Process};
 use crate::delta::{Delta, ThreadDelta};
 use crate::phases::Phases;
 use crate::settings::Settings;

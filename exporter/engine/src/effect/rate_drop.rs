@@ -5,9 +5,9 @@
 
 use gpucause_abi::state::State;
 
-use super::{LAUNCH_SLOWDOWN, Measured, USUAL_LAUNCHES, own_waits};
+use super::{LAUNCH_SLOWDOWN, USUAL_LAUNCHES, own_waits};
 use crate::chain::{Effect, Evidence};
-use crate::context::Process;
+use crate::context::{Measured, Process};
 use crate::history::History;
 use crate::phases::Phases;
 use crate::settings::Settings;

@@ -9,9 +9,8 @@ use gpucause_abi::hist::{slot_lower, slot_of, slot_upper};
 use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
-use super::Measured;
 use crate::chain::{Effect, Evidence};
-use crate::context::Process;
+use crate::context::{Measured, Process};
 use crate::delta::{CallDelta, Delta, Values};
 use crate::phases::Phases;
 use crate::settings::Settings;

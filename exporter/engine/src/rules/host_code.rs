@@ -9,10 +9,10 @@ use gpucause_abi::state::State;
 use super::Rule;
 use crate::chain::{Cause, Effect, Evidence, Severity};
 use crate::computing::{Computing, claim};
-use crate::context::{Context, Process};
+use crate::context::{Context, Measured, Process};
 use crate::delta::Delta;
 use crate::detection::{Detection, SelfInflicted};
-use crate::effect::{LAUNCH_SLOWDOWN, Measured, USUAL_LAUNCHES};
+use crate::effect::{LAUNCH_SLOWDOWN, USUAL_LAUNCHES};
 use crate::phases::Phases;
 use crate::times::{ratio, total};
 

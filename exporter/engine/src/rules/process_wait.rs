@@ -12,10 +12,9 @@ use super::Rule;
 use super::share::{MOST, best};
 use crate::chain::{Cause, Chain, Step};
 use crate::claim::Span;
-use crate::context::{Context, Process, total_by_name, waits_in};
+use crate::context::{Context, Measured, Process, total_by_name, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::effect::Measured;
 use crate::phases::Phases;
 use crate::times::{at_most, part, ratio, total};
 

@@ -6,10 +6,9 @@ use gpucause_abi::{Nanos, Tid};
 
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::claim::Claim;
-use crate::context::{Context, Process};
+use crate::context::{Context, Measured, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
-use crate::effect::Measured;
 use crate::phases::Phases;
 use crate::times::{part, ratio, total};
 

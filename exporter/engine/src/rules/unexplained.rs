@@ -15,11 +15,10 @@ use super::Rule;
 use super::share::{CAUSES, MOST, lost_part};
 use crate::chain::{Cause, Chain, Effect, Evidence, Severity, Step};
 use crate::claim::Span;
-use crate::context::{Context, total_by_name, waits_in};
+use crate::context::{Context, Measured, total_by_name, waits_in};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::explained;
-use crate::effect::Measured;
 use crate::phases::Phases;
 use crate::times::{less, part, ratio, total};
 
