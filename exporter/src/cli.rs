@@ -19,7 +19,7 @@ mod recordings;
 mod top;
 
 use crate::budget::Budget;
-use crate::config::reload::{ConfigSource, Overrides};
+use crate::config::source::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, Upstream};
 use crate::demo::scenario::Scenario;
 use crate::duration;

@@ -6,10 +6,9 @@ mod outline;
 mod process_filter;
 mod reader;
 mod refusals;
-pub mod reload;
+pub mod source;
 pub(crate) mod text_file;
 mod typed;
-mod watch;
 
 use std::fmt;
 use std::io;

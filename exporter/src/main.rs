@@ -5,10 +5,12 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
-use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs};
-use gpucause::cli::{explain, export, flight_of_nodes, mcp, merge_traces, query};
+use gpucause::cli::{
+    CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs, explain, export, flight_of_nodes,
+    mcp, merge_traces, query,
+};
 use gpucause::config::ConfigError;
-use gpucause::config::reload::ConfigSource;
+use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::nodes::NodesError;

@@ -1,5 +1,8 @@
 //! Runs the daemon and its server until a signal.
 
+mod reload;
+mod watch;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use crate::chains::EVALUATE_EVERY;
-use crate::config::reload::{ConfigSource, Reloader};
+use crate::config::source::ConfigSource;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::flight_recorder::FlightRecorder;
 use crate::sampler::SampleError;
@@ -17,6 +20,7 @@ use crate::server::{
 };
 use crate::service_manager::{Progress, ServiceManager, Task};
 use crate::version;
+use reload::Reloader;
 
 /// Threads for scrapes, as many as the configuration can allow, and other blocking work. Idle threads end.
 const BLOCKING_THREADS: usize = 20;

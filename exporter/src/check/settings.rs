@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Point, State, remote};
 use crate::cli::{ExporterArgs, GpuArgs};
-use crate::config::reload::{ConfigSource, Overrides};
+use crate::config::source::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, UTILIZATION_FIELDS};
 use crate::flight_recorder::FlightRecorder;
 use crate::foreign::PREFIX;

@@ -11,7 +11,7 @@ use gpucause_abi::{Nanos, Tgid};
 use gpucause_probes::recorder::RecorderSettings;
 
 use super::{MetricsArgs, ProbeArgs, WebArgs};
-use crate::config::reload::{ConfigSource, Overrides};
+use crate::config::source::{ConfigSource, Overrides};
 use crate::nodes::NodeArgs;
 use crate::{duration, logging};
 
