@@ -10,8 +10,6 @@ mod interrupt;
 mod investigate;
 pub mod mcp;
 pub mod merge_traces;
-mod otlp;
-mod peers;
 pub(crate) mod pid;
 pub(crate) mod progress;
 pub mod query;
@@ -44,14 +42,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::otlp::OtlpArgs;
+pub use crate::peers::PeersArgs;
 use after_help::SIGNALS_AND_STATUS;
 pub use check::CheckArgs;
 pub use flight::FlightArgs;
 pub use flight_of_nodes::FlightOfNodesArgs;
 use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
-pub use otlp::OtlpArgs;
-pub use peers::PeersArgs;
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,
@@ -419,4 +417,4 @@ impl WebArgs {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 //! Causal chains as log records of OTLP: each new, changed and ended chain goes to a spool, and from there to a collector.
 
 mod answer;
+mod args;
 mod backoff;
 mod changes;
 mod counts;
@@ -28,6 +29,7 @@ use counts::Counters;
 use sender::Sender;
 use spool::Spool;
 
+pub use args::OtlpArgs;
 pub use counts::OtlpCounts;
 pub use endpoint::Endpoint;
 pub use headers::HeadersError;

@@ -2,6 +2,7 @@
 //! elsewhere. It is not trusted, and nothing waits for it.
 
 mod answer;
+mod args;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod job;
@@ -19,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 use crate::pipeline::Details;
 use job::Job;
 
+pub use args::PeersArgs;
 pub(crate) use job::RULES;
 pub use settings::{PeersError, PeersSettings, PeersUrl};
 

@@ -4,7 +4,7 @@ use clap::CommandFactory as _;
 use gpucause_abi::Tgid;
 use gpucause_investigations::export;
 
-pub(super) fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
+pub(crate) fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
     let words = ["gpucause", "exporter"].into_iter().chain(arguments.iter().copied());
     match Cli::try_parse_from(words)?.command {
         Command::Exporter(args) => Ok(args),

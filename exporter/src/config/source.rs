@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
-use crate::cli::{OtlpArgs, PeersArgs};
 use crate::duration::Span;
 use crate::exposition::classic_buckets;
 use crate::metric::Level;
+use crate::otlp::OtlpArgs;
+use crate::peers::PeersArgs;
 
 /// Flags that override the file.
 #[derive(Debug, Clone, Default)]
