@@ -26,7 +26,7 @@ use crate::collector::{Collectors, Scope};
 use crate::config::{Config, MetricsSettings};
 use crate::family::Sink;
 use crate::file_limits::{self, TooFewFiles};
-use crate::flight_recorder::FlightRecords;
+use crate::flights::FlightRecords;
 use crate::gpus::Gpus;
 use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};

@@ -1,14 +1,9 @@
 //! The flight recorder: single events stay in the kernel's ring, where the newest overwrite the oldest. When a causal chain of high
 //! severity appears, on SIGUSR2, or when a client asks, those of the last seconds are written to a trace file.
 
-mod folder;
-mod requests;
-
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,21 +14,16 @@ use gpucause_investigations::trace::{CLOCK_ERROR, Start, WriteError, Writer};
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings};
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::chains::{EVALUATE_EVERY, engine_input};
 use crate::clock::{WallClock, monotonic_now};
 use crate::daemon::Daemon;
+use crate::flights::{FlightFile, FlightRecords, FlightRequest, FlightSettings};
 use crate::observation::Observation;
 use crate::record::trace_recorder::{TraceRecorder, Written};
 use crate::server::{Source as _, node_name};
 use crate::version;
-use folder::Folder;
-use requests::Requests;
-
-pub use folder::FlightFile;
-pub use requests::{FlightRequest, RequestError};
 
 /// A less severe chain makes no file.
 const MIN_SEVERITY: Severity = Severity::High;
@@ -42,79 +32,6 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Why there is a file that is not about a chain: part of its name.
 const SIGNAL: &str = "SIGUSR2";
 const REQUEST: &str = "request";
-
-/// Settings of the flight recorder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlightSettings {
-    /// The folder of the files.
-    pub dir: PathBuf,
-    /// How far a file goes back; also the least time between two files of the same cause.
-    pub time: Duration,
-    /// Files that are kept.
-    pub max_files: usize,
-}
-
-/// No files can be created in the folder.
-#[derive(Debug, thiserror::Error)]
-#[error("--flight-recorder.dir {path}: {1}", path = .0.display())]
-pub struct FolderError(PathBuf, #[source] io::Error);
-
-/// The files, and how many there were so far, by outcome.
-#[derive(Debug)]
-pub struct FlightRecords {
-    folder: Folder,
-    written: AtomicU64,
-    suppressed: AtomicU64,
-    failed: AtomicU64,
-    requests: Requests,
-}
-
-impl FlightRecords {
-    /// Returns the records in this folder, which keeps so many files.
-    #[must_use]
-    pub fn in_dir(dir: PathBuf, max_files: usize) -> Self {
-        let (written, suppressed, failed, requests) = Default::default();
-        Self { folder: Folder::new(dir, max_files), written, suppressed, failed, requests }
-    }
-
-    /// The files that are there, newest first; none when the folder cannot be read.
-    #[must_use]
-    pub fn files(&self) -> Vec<FlightFile> {
-        self.folder.listed().unwrap_or_default()
-    }
-
-    /// Opens one of [`files`](Self::files) by its name.
-    ///
-    /// # Errors
-    /// When it is not among them, or cannot be read.
-    pub fn open(&self, name: &str) -> io::Result<File> {
-        self.folder.open(name)
-    }
-
-    /// The requests of clients, for who writes the files. The first call counts.
-    pub fn accept_requests(&self) -> mpsc::Receiver<FlightRequest> {
-        self.requests.accept()
-    }
-
-    /// Has the recorder write a file now.
-    ///
-    /// # Errors
-    /// When there is no recorder, it was asked before a moment ago, or the file cannot be written.
-    pub async fn record(&self) -> Result<FlightFile, RequestError> {
-        self.requests.ask().await
-    }
-
-    /// Files so far by the label of their outcome.
-    #[must_use]
-    pub fn counts(&self) -> [(&'static str, u64); 3] {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [
-            ("written", count(&self.written)),
-            ("suppressed", count(&self.suppressed)),
-            ("failed", count(&self.failed)),
-        ]
-    }
-}
 
 /// The next action of a recorder.
 enum Due {
@@ -155,14 +72,6 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Checks whether files can be created in a folder.
-    ///
-    /// # Errors
-    /// When they cannot.
-    pub fn check(dir: &Path) -> Result<(), FolderError> {
-        Folder::check(dir).map_err(|error| FolderError(dir.to_owned(), error))
-    }
-
     /// Records events from now on.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ pub mod failure;
 pub mod family;
 pub mod file_limits;
 pub mod flight_recorder;
+pub mod flights;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

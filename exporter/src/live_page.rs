@@ -15,7 +15,7 @@ use gpucause_engine::observation::ObservationState;
 pub use processes::{Parts, ProcessRow, Processes};
 pub(crate) use view::View;
 
-use crate::flight_recorder::FlightFile;
+use crate::flights::FlightFile;
 
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("live_page/live.js");

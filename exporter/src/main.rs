@@ -13,6 +13,7 @@ use gpucause::config::ConfigError;
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
+use gpucause::flights;
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
@@ -235,7 +236,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let config = source.load()?;
     let flights = args.flight.settings();
     if let Some(settings) = &flights {
-        FlightRecorder::check(&settings.dir)?;
+        flights::check(&settings.dir)?;
     }
     config.otlp.check()?;
     config.peers.check()?;

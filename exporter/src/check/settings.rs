@@ -8,7 +8,7 @@ use super::{Point, State, remote};
 use crate::cli::{ExporterArgs, GpuArgs};
 use crate::config::source::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, UTILIZATION_FIELDS};
-use crate::flight_recorder::FlightRecorder;
+use crate::flights;
 use crate::foreign::PREFIX;
 use crate::nodes::block_on;
 use crate::server::WebConfig;
@@ -55,7 +55,7 @@ pub(super) fn flights(args: &ExporterArgs) -> Option<Point> {
     let settings = args.flight.settings()?;
     let folder = settings.dir.display().to_string();
     let subject = "flight recorder";
-    let point = match FlightRecorder::check(&settings.dir) {
+    let point = match flights::check(&settings.dir) {
         Ok(()) => Point::ok(subject, folder),
         Err(error) => Point::failed(subject, &error.to_string())
             .advise("create the folder, and make it writable for the exporter"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::flight_recorder::FlightSettings;
+use crate::flights::FlightSettings;
 
 /// Flags of the flight recorder.
 #[derive(Debug, Clone, Args)]

@@ -7,7 +7,7 @@ use gpucause_investigations::html::{self, Details, Periods, Text, badge, time};
 use gpucause_investigations::observation::sentence;
 
 use super::{Body, FLIGHTS, Head, Hidden, View, table, timeline};
-use crate::flight_recorder::FlightFile;
+use crate::flights::FlightFile;
 use crate::top::quantity::bytes;
 use crate::version;
 

@@ -10,7 +10,7 @@ use gpucause_investigations::json::VERSION;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::flight_recorder::FlightFile;
+use crate::flights::FlightFile;
 use crate::live_page::{FLIGHTS, Processes};
 
 /// Where causal chains are.

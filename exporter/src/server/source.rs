@@ -3,7 +3,7 @@
 use crate::collector::Scope;
 use crate::config::MetricsSettings;
 use crate::family::Sink;
-use crate::flight_recorder::FlightRecords;
+use crate::flights::FlightRecords;
 use crate::live_page::{Problem, Processes};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpucause::collector::Scope;
 use gpucause::family::Sink;
-use gpucause::flight_recorder::{FlightFile, FlightRecords};
+use gpucause::flights::{FlightFile, FlightRecords};
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;

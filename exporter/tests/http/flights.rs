@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gpucause::flight_recorder::{FlightFile, FlightRecords, FlightRequest};
+use gpucause::flights::{FlightFile, FlightRecords, FlightRequest};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::family::Sink;
-use gpucause::flight_recorder::FlightRecords;
+use gpucause::flights::FlightRecords;
 use gpucause::live_page::Problem;
 use gpucause::server::{Limits, Readiness, ScrapeError, Source};
 use gpucause_engine::chain::Chain;

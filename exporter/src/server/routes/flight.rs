@@ -4,7 +4,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 
 use super::{JSON, Reply, Routes, TEXT, reply, with_header};
-use crate::flight_recorder::RequestError;
+use crate::flights::RequestError;
 use crate::server::access::Peer;
 use crate::server::api;
 

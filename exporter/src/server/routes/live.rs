@@ -9,7 +9,7 @@ use hyper::{Request, StatusCode};
 use tokio::sync::oneshot;
 
 use super::{HTML, JSON, Reply, Routes, TEXT, reply, with_header};
-use crate::flight_recorder::FlightRecords;
+use crate::flights::FlightRecords;
 use crate::live_page::{self, Body, FLIGHTS, Head, Hidden, View};
 use crate::server::access::{Peer, Refusal};
 use crate::server::body::PageWriter;

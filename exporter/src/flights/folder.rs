@@ -17,7 +17,7 @@ const MAX_PART: usize = 80;
 
 /// The folder.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(crate) struct Folder {
     dir: PathBuf,
     max_files: usize,
 }
@@ -35,10 +35,10 @@ pub struct FlightFile {
 
 /// The paths of one file.
 #[derive(Debug)]
-pub(super) struct Destination {
-    pub(super) path: PathBuf,
+pub(crate) struct Destination {
+    pub(crate) path: PathBuf,
     /// Where it is until it is complete: the same for all.
-    pub(super) partial: PathBuf,
+    pub(crate) partial: PathBuf,
 }
 
 /// The text without characters that could lead out of the folder or control a terminal.
@@ -65,12 +65,12 @@ fn removed(path: &Path) -> io::Result<()> {
 }
 
 impl Folder {
-    pub(super) const fn new(dir: PathBuf, max_files: usize) -> Self {
+    pub(crate) const fn new(dir: PathBuf, max_files: usize) -> Self {
         Self { dir, max_files }
     }
 
     /// Checks whether files can be created there.
-    pub(super) fn check(dir: &Path) -> io::Result<()> {
+    pub(crate) fn check(dir: &Path) -> io::Result<()> {
         let probe = dir.join(format!(".{PREFIX}{}", std::process::id()));
         // `create_new` follows no link that another user has placed there.
         fs::File::create_new(&probe)?;
@@ -82,7 +82,7 @@ impl Folder {
     }
 
     /// Removes an incomplete file.
-    pub(super) fn remove_partial(&self) {
+    pub(crate) fn remove_partial(&self) {
         for suffix in BESIDE {
             let mut path = self.partial().into_os_string();
             path.push(suffix);
@@ -93,13 +93,13 @@ impl Folder {
     }
 
     /// The paths of a file by node, time in seconds since the Unix epoch, and reason.
-    pub(super) fn destination(&self, node: &str, unix_seconds: f64, reason: &str) -> Destination {
+    pub(crate) fn destination(&self, node: &str, unix_seconds: f64, reason: &str) -> Destination {
         let name = format!("{PREFIX}{}-{unix_seconds:.3}-{}", plain(node), plain(reason));
         Destination { path: self.dir.join(format!("{name}{ENDING}")), partial: self.partial() }
     }
 
     /// Renames a complete file; deletes the oldest when there are too many.
-    pub(super) fn publish(&self, destination: &Destination) -> io::Result<FlightFile> {
+    pub(crate) fn publish(&self, destination: &Destination) -> io::Result<FlightFile> {
         fs::rename(&destination.partial, &destination.path)?;
         let written = fs::metadata(&destination.path)?.modified()?;
         if let Err(error) = self.remove_oldest() {
@@ -116,14 +116,14 @@ impl Folder {
     }
 
     /// The complete files, newest first.
-    pub(super) fn listed(&self) -> io::Result<Vec<FlightFile>> {
+    pub(crate) fn listed(&self) -> io::Result<Vec<FlightFile>> {
         let mut files = self.files()?;
         files.sort();
         Ok(files.into_iter().rev().filter_map(|(at, path)| listed(at, &path)).collect())
     }
 
     /// Opens a file of this name that is one of [`listed`](Self::listed), so that no name leads out of the folder.
-    pub(super) fn open(&self, name: &str) -> io::Result<fs::File> {
+    pub(crate) fn open(&self, name: &str) -> io::Result<fs::File> {
         let is_listed = self.listed()?.iter().any(|file| file.name == name);
         if !is_listed {
             return Err(io::ErrorKind::NotFound.into());
