@@ -20,9 +20,9 @@ use gpucause_engine::peers::Peers;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
 
+use crate::host_name::node_name;
 use crate::observation::Observation;
-use crate::pipeline::Details;
-use crate::server::node_name;
+use crate::process_details::Details;
 
 use code::{CodeSampler, StackSampler};
 use evaluated::Evaluated;

@@ -16,7 +16,7 @@ use gpucause_investigations::json::Versioned;
 use serde::Serialize;
 
 use crate::cli::CheckArgs;
-use crate::server::node_name;
+use crate::host_name::node_name;
 use gpucause_probes::Options;
 
 pub(crate) use prometheus::{MAX_ANSWER, TARGETS};

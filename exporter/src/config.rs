@@ -3,11 +3,9 @@
 mod launch_ops;
 mod nearest;
 mod outline;
-mod process_filter;
 mod reader;
 mod refusals;
 pub mod source;
-pub(crate) mod text_file;
 mod typed;
 
 use std::fmt;
@@ -26,12 +24,13 @@ use crate::otlp::OtlpSettings;
 use crate::peers::PeersSettings;
 use crate::series::groups::GroupLabels;
 use crate::series::retention;
+use crate::text_file;
 use outline::Node;
 use reader::joined;
 
+pub use crate::series::process_filter::{Matcher, Pattern, ProcessFilter};
 pub use launch_ops::OpNames;
 pub use outline::Position;
-pub use process_filter::{Matcher, Pattern, ProcessFilter};
 pub(crate) use typed::{typed, typed_in_part};
 
 /// The content of the file.

@@ -28,6 +28,7 @@ use crate::family::Sink;
 use crate::file_limits::{self, TooFewFiles};
 use crate::flights::FlightRecords;
 use crate::gpus::Gpus;
+use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
 use crate::observing::{Observing, Switch};
@@ -35,7 +36,7 @@ use crate::otlp::{self, ChainLog};
 use crate::peers::PeerRanks;
 use crate::pipeline::Pipeline;
 use crate::sampler::{SampleError, Sampler};
-use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source, node_name};
+use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::visibility::obstacles;
 use host::Host;
 

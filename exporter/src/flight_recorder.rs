@@ -20,9 +20,10 @@ use crate::chains::{EVALUATE_EVERY, engine_input};
 use crate::clock::{WallClock, monotonic_now};
 use crate::daemon::Daemon;
 use crate::flights::{FlightFile, FlightRecords, FlightRequest, FlightSettings};
+use crate::host_name::node_name;
 use crate::observation::Observation;
 use crate::record::trace_recorder::{TraceRecorder, Written};
-use crate::server::{Source as _, node_name};
+use crate::server::Source as _;
 use crate::version;
 
 /// A less severe chain makes no file.

@@ -26,6 +26,7 @@ pub mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gpus;
+mod host_name;
 pub mod kernel_launches;
 pub mod live_page;
 pub mod logging;
@@ -52,6 +53,7 @@ pub mod server;
 pub mod service_manager;
 mod stacks;
 pub mod store_url;
+mod text_file;
 pub mod throttling;
 pub mod token_file;
 pub mod top;

@@ -11,9 +11,10 @@ use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
 use crate::cli::UsageError;
-use crate::config::{in_one_line, text_file, typed};
+use crate::config::{in_one_line, typed};
 use crate::nodes_from::NodesFrom;
 use crate::store_url::PrometheusLogin;
+use crate::text_file;
 use crate::token_file;
 
 /// The environment variable of the password, which other users cannot read.

@@ -11,9 +11,10 @@ use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
 use crate::check::{MAX_ANSWER, TARGETS};
-use crate::config::{in_one_line, text_file, typed};
+use crate::config::{in_one_line, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
+use crate::text_file;
 
 /// Prefix of the names of exporters' scrape jobs, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";

@@ -17,7 +17,7 @@ use gpucause_engine::peers::{PeerJob, Peers};
 use gpucause_investigations::prometheus::Prometheus;
 use tokio::time::MissedTickBehavior;
 
-use crate::pipeline::Details;
+use crate::process_details::Details;
 use job::Job;
 
 pub use args::PeersArgs;

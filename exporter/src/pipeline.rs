@@ -14,7 +14,7 @@ use crate::clock::{WallClock, monotonic_now};
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
 use crate::observation::{Observation, live};
-use crate::process_details::ProcessDetails;
+use crate::process_details::Details;
 use crate::scrape_times::ScrapeTimes;
 use crate::series::groups::{Group, Suggestions};
 use crate::series::life_cycle::LifeCycle;
@@ -31,9 +31,6 @@ pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);
 const EARLY: Nanos = Nanos(20_000_000);
 /// The earliest: a scrape may come late.
 const EARLIEST: Nanos = Nanos(80_000_000);
-
-/// Details of processes beside their accounts.
-pub(crate) type Details = HashMap<ProcId, Arc<ProcessDetails>>;
 
 /// Where snapshots come from: the maps of this kernel, or a recording.
 pub(crate) trait AccountSource: NameSource {

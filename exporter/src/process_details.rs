@@ -18,6 +18,9 @@ use std::sync::Arc;
 use gpucause_investigations::http::listeners::user_name;
 use membership::{Membership, is_slurm_number};
 
+/// Details of processes beside their accounts.
+pub(crate) type Details = HashMap<ProcId, Arc<ProcessDetails>>;
+
 /// Facts about a process. What could not be read is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessDetails {

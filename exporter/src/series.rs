@@ -7,6 +7,7 @@ pub mod groups;
 pub(crate) mod life_cycle;
 pub mod merge;
 pub mod op_limit;
+pub mod process_filter;
 pub mod process_selection;
 pub mod retention;
 pub mod workers;

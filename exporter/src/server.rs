@@ -27,8 +27,6 @@ pub use source::{Readiness, ScrapeError, Source};
 pub use web_config::WebConfig;
 pub use web_config::reload::{LiveWebConfig, ReloadState};
 
-pub(crate) use api::node as node_name;
-
 use crate::token_file::TokenFile;
 use auth::AuthMiddleware;
 use connection::Handler;

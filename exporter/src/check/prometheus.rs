@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Point, State};
 use crate::cli::WebArgs;
+use crate::host_name::node_name;
 use crate::nodes::block_on;
-use crate::server::node_name;
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 pub(crate) const TARGETS: &str = "/api/v1/targets?state=active";

@@ -18,7 +18,8 @@ use crate::check::Report;
 use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
-use crate::server::{LiveWebConfig, node_name, shutdown_signal};
+use crate::host_name::node_name;
+use crate::server::{LiveWebConfig, shutdown_signal};
 use crate::token_file::{TokenFile, TokenFileError};
 use clap::ValueEnum as _;
 

@@ -19,8 +19,8 @@ use crate::gpus::Gpus;
 use crate::kernel_launches::NameSource;
 use crate::nvml::GpusByPid;
 use crate::observation::Observation;
-use crate::pipeline::{AccountSource, Details};
-use crate::process_details::{DetailsCache, is_running};
+use crate::pipeline::AccountSource;
+use crate::process_details::{Details, DetailsCache, is_running};
 use crate::throttling::{Throttled, Throttling};
 
 /// State that is kept from sample to sample.

@@ -7,7 +7,7 @@ use hyper::header::{
     HeaderValue, TRANSFER_ENCODING,
 };
 
-use crate::config::text_file;
+use crate::text_file;
 
 /// Headers that a file cannot set: they are about the request itself.
 const OWN: [HeaderName; 6] =

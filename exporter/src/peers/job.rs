@@ -7,7 +7,7 @@ use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_investigations::prometheus::string_literal;
 
-use crate::pipeline::Details;
+use crate::process_details::Details;
 
 /// Jobs that are asked for at most.
 const MAX_JOBS: usize = 8;

@@ -20,8 +20,8 @@ use crate::config::Config;
 use crate::kernel_launches::NameSource;
 use crate::live_page::Processes;
 use crate::observation::Observation;
-use crate::pipeline::{AccountSource, Details, Pipeline};
-use crate::process_details::ProcessDetails;
+use crate::pipeline::{AccountSource, Pipeline};
+use crate::process_details::{Details, ProcessDetails};
 
 /// A recorded snapshot.
 pub(super) struct Recorded<'a> {

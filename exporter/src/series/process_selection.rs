@@ -7,8 +7,8 @@ use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 
 use super::workers::{Owners, is_worker};
-use crate::config::ProcessFilter;
 use crate::process_details::ProcessDetails;
+use crate::series::process_filter::ProcessFilter;
 
 /// The details of processes.
 type Details = HashMap<ProcId, Arc<ProcessDetails>>;

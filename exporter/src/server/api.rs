@@ -155,8 +155,3 @@ pub(super) fn failure(text: &str) -> String {
     let answer = serde_json::to_string(&Failure { status: "error", error: text });
     answer.unwrap_or_else(|_| r#"{"status":"error"}"#.to_owned())
 }
-
-/// The name of this host; empty when it is not UTF-8.
-pub(crate) fn node() -> String {
-    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
-}

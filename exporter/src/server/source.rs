@@ -4,6 +4,7 @@ use crate::collector::Scope;
 use crate::config::MetricsSettings;
 use crate::family::Sink;
 use crate::flights::FlightRecords;
+use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
@@ -63,7 +64,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// The name of the observed host. Must not block.
     fn node(&self) -> String {
-        super::node_name()
+        node_name()
     }
 
     /// The trace file that all of this is read from, if it is one. Must not block.

@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
 
-use crate::config::{Complaint, ConfigError, text_file, typed_in_part};
+use crate::config::{Complaint, ConfigError, typed_in_part};
+use crate::text_file;
 use document::Document;
 
 pub(super) use rate::Rate;

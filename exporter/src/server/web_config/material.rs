@@ -7,7 +7,7 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Complaints;
-use crate::config::text_file;
+use crate::text_file;
 
 /// PEM in the configuration or in a file.
 pub(super) struct Source<'a> {

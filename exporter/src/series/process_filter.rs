@@ -60,7 +60,7 @@ impl ProcessFilter {
     }
 
     /// Keys of entries without patterns.
-    pub(super) fn empty_entries(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn empty_entries(&self) -> impl Iterator<Item = String> {
         let lists = [("include", &self.include), ("exclude", &self.exclude)];
         lists.into_iter().flat_map(|(list, matchers)| {
             let empty = matchers.iter().enumerate().filter(|(_, m)| **m == Matcher::default());
