@@ -62,3 +62,4 @@ pub mod version;
 pub mod view;
 mod visibility;
 pub mod wait_names;
+pub mod workers;

@@ -7,16 +7,15 @@ use crate::kernel_launches::KernelLaunches;
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
 use crate::process_details::ProcessDetails;
-use crate::series::groups::Group;
-use crate::series::op_limit::AggregatedOps;
-use crate::series::workers::is_worker;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
+use crate::workers::is_worker;
+use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::observation::{ObservationState, Period};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The input of every collector.
@@ -174,3 +173,23 @@ impl Default for ConfigState {
         Self { successful: true, taken_at: 0.0 }
     }
 }
+
+/// One group on a page.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Id of the waits, kernels, chains and details of the group, which are kept beside those of its members.
+    pub id: ProcId,
+    /// The `pid` label: `all`, or the GPUs.
+    pub pid: Arc<str>,
+    /// The `comm` label.
+    pub comm: Arc<str>,
+    /// Its processes.
+    pub members: Vec<ProcId>,
+    /// The sum of those that are gone.
+    pub former: ProcessSnapshot,
+    /// When the first of those began that it was made of.
+    pub since: Nanos,
+}
+
+/// The operations that are aggregated, by the latest image of their process, or by their group.
+pub type AggregatedOps = HashMap<ProcId, Arc<HashSet<OpId>>>;

@@ -13,17 +13,17 @@ use crate::chains::Chains;
 use crate::clock::{WallClock, monotonic_now};
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
-use crate::observation::{Observation, live};
+use crate::observation::{Group, Observation, live};
 use crate::process_details::Details;
 use crate::scrape_times::ScrapeTimes;
-use crate::series::groups::{Group, Suggestions};
+use crate::series::groups::Suggestions;
 use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
 use crate::series::process_selection::ProcessSelection;
 use crate::series::retention::Policy;
-use crate::series::workers::is_worker;
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
+use crate::workers::is_worker;
 
 /// A page shows the last observation if its snapshot is younger than this, and else a new one.
 pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);

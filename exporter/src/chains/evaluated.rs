@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
 
-use crate::series::workers::Owners;
+use crate::workers::Owners;
 
 /// A process of the last evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

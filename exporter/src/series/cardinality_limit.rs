@@ -9,7 +9,7 @@ use gpucause_engine::OTHER_PROCESS;
 
 use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::series::merge::merge_accounts;
-use crate::series::workers::is_worker;
+use crate::workers::is_worker;
 
 /// Whom aggregated processes waited for.
 const OTHER: Comm = Comm(*b"other\0\0\0\0\0\0\0\0\0\0\0");

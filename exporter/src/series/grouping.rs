@@ -4,10 +4,9 @@
 //! merged, so that counters never decrease. Of different processes only the youngest is exported; the others have exited. Workers are
 //! part of the process that they work for.
 
-use crate::observation::Observation;
-use crate::series::groups::Group;
+use crate::observation::{Group, Observation};
 use crate::series::merge::merge_accounts;
-use crate::series::workers::{Owners, is_worker};
+use crate::workers::{Owners, is_worker};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;

@@ -13,12 +13,13 @@ use gpucause_engine::{ChainCount, Stall};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::merge::merge_accounts;
-use super::workers::{Owners, is_worker};
 use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::kernel_launches::KernelLaunches;
+use crate::observation::Group;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
 use crate::wait_names::WaitNames;
+use crate::workers::{Owners, is_worker};
 
 /// The `pid` of a group of the processes of one name.
 const ALL: &str = "all";
@@ -125,23 +126,6 @@ impl Suggestions {
             }
         }
     }
-}
-
-/// One group on a page.
-#[derive(Debug, Clone)]
-pub struct Group {
-    /// Id of the waits, kernels, chains and details of the group, which are kept beside those of its members.
-    pub id: ProcId,
-    /// The `pid` label: `all`, or the GPUs.
-    pub pid: Arc<str>,
-    /// The `comm` label.
-    pub comm: Arc<str>,
-    /// Its processes.
-    pub members: Vec<ProcId>,
-    /// The sum of those that are gone.
-    pub former: ProcessSnapshot,
-    /// When the first of those began that it was made of.
-    pub since: Nanos,
 }
 
 /// Name, and GPUs where those count.

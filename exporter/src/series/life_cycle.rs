@@ -10,7 +10,8 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::series::cardinality_limit::CardinalityLimit;
 use crate::series::groups::Groups;
 use crate::series::retention::{Process, Retention};
-use crate::series::workers::{Owners, Workers, is_worker};
+use crate::series::workers::Workers;
+use crate::workers::{Owners, is_worker};
 
 /// State that is kept from one snapshot of the kernel maps to the next.
 #[derive(Debug, Default)]

@@ -3,18 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::observation::AggregatedOps;
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_abi::{Nanos, Tgid};
 
 /// Series of one operation at the full level, about: durations by bucket, and off-CPU time by reason.
 pub const SERIES_PER_OP: usize = 40;
 
 /// All images of a process that go by one name, and all members of a group: they are one series.
 type Process = (Tgid, Nanos, String);
-
-/// The operations that are aggregated, by the latest image of their process, or by their group.
-pub type AggregatedOps = HashMap<ProcId, Arc<HashSet<OpId>>>;
 
 /// The processes that were ever beyond the limit.
 #[derive(Debug, Default)]
@@ -95,6 +93,7 @@ impl Ops {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_abi::ProcId;
     use gpucause_abi::hist::{Histogram, slot_of};
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::{CallSnapshot, Comm};

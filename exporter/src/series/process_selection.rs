@@ -6,9 +6,9 @@ use std::sync::Arc;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 
-use super::workers::{Owners, is_worker};
 use crate::process_details::ProcessDetails;
 use crate::series::process_filter::ProcessFilter;
+use crate::workers::{Owners, is_worker};
 
 /// The details of processes.
 type Details = HashMap<ProcId, Arc<ProcessDetails>>;
