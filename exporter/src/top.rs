@@ -2,11 +2,11 @@
 //! per interval. Loads probes of its own, so that it works with and without an exporter on the host.
 
 mod batch;
+mod cells;
 mod column;
 mod host;
 mod live;
-pub(crate) mod model;
-pub(crate) mod quantity;
+mod model;
 mod screen;
 mod state;
 

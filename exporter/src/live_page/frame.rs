@@ -8,7 +8,7 @@ use gpucause_investigations::observation::sentence;
 
 use super::{Body, FLIGHTS, Head, Hidden, View, table, timeline};
 use crate::flights::FlightFile;
-use crate::top::quantity::bytes;
+use crate::quantity::bytes;
 use crate::version;
 
 /// Chains that are shown in full, ongoing ones first; the API has all.

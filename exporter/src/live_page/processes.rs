@@ -5,7 +5,7 @@ use gpucause_engine::activity::{Activities, Activity};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use crate::top::model::{Part, Shares, printable};
+use crate::time_shares::{Part, Shares, printable};
 
 /// The processes that make traced calls.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -8,8 +8,8 @@ use gpucause_investigations::html::Text;
 
 use super::processes::{ProcessRow, Processes};
 use super::view::{Chosen, Sort, View};
-use crate::top::model::Part;
-use crate::top::quantity::{duration, percent, rate, ratio};
+use crate::quantity::{duration, percent, rate, ratio};
+use crate::time_shares::Part;
 
 /// Columns with a name that a reader sees, and the order that their links choose.
 const COLUMNS: [(&str, Option<Sort>, bool); 9] = [

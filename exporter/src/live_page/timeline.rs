@@ -8,7 +8,7 @@ use gpucause_engine::utc::utc;
 use gpucause_investigations::html::{Text, badge};
 
 use super::Body;
-use crate::top::quantity::{percent, rate};
+use crate::quantity::{percent, rate};
 
 /// Columns of the curves.
 const COLUMNS: usize = 180;

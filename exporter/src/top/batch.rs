@@ -1,9 +1,10 @@
 //! The table as plain text, one per interval, where standard output is no terminal.
 
+use super::cells::fit;
 use super::column::Column;
 use super::host::Host;
-use super::model::{Part, View};
-use super::quantity::fit;
+use super::model::View;
+use crate::time_shares::Part;
 
 /// Tables between two headings.
 const HEADING_EVERY: u32 = 10;

@@ -1,7 +1,8 @@
 //! The columns of the table: the same on a screen and in plain text.
 
-use super::model::{Part, Row};
-use super::quantity::{bytes, duration, percent, rate, ratio};
+use super::model::Row;
+use crate::quantity::{bytes, duration, percent, rate, ratio};
+use crate::time_shares::Part;
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

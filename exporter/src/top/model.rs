@@ -1,6 +1,5 @@
 //! The rows of `top`: what each process did between two observations.
 
-mod part;
 mod waits;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,8 +12,8 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::Activity;
 
 use crate::observation::Observation;
+use crate::time_shares::{Part, Shares, printable};
 
-pub(crate) use part::{Part, Shares};
 pub(super) use waits::Wait;
 
 /// Compares each observation with the previous one.
@@ -253,16 +252,6 @@ fn facts(observation: &Observation, process: &ProcessSnapshot) -> Vec<(&'static 
     ];
     let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
     known.map(|(name, fact)| (name, printable(&fact))).collect()
-}
-
-/// The text without characters that mislead on a terminal: controls, invisible marks, and changes of the writing direction.
-pub(crate) fn printable(text: &str) -> String {
-    let misleads = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
-    };
-    text.chars().map(|c| if misleads(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

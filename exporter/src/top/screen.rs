@@ -10,11 +10,13 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
+use super::cells::{fit, width};
 use super::column::{self, Column};
 use super::host::Host;
-use super::model::{Part, Row, View};
-use super::quantity::{duration, fit, width};
+use super::model::{Row, View};
 use super::state::State;
+use crate::quantity::duration;
+use crate::time_shares::Part;
 
 /// The parts of a view that do not change while it is shown.
 #[derive(Debug, Clone, Default)]

@@ -6,9 +6,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
+use super::super::cells::fit;
 use super::super::model::{MAX_WAITS, Row, Wait};
-use super::super::quantity::{duration, fit, percent};
 use super::{BOLD, share};
+use crate::quantity::{duration, percent};
 
 /// Cells of the left half: as wide as its table.
 const OPS_WIDTH: u16 = 78;
