@@ -10,8 +10,6 @@ mod interrupt;
 mod investigate;
 pub mod mcp;
 pub mod merge_traces;
-pub(crate) mod pid;
-pub(crate) mod progress;
 pub mod query;
 mod recordings;
 mod top;

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::cli::progress::Aside;
+use crate::progress::Aside;
 
 /// Flags of the log.
 #[derive(Debug, Clone, Copy, Args)]

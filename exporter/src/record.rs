@@ -20,11 +20,11 @@ use tokio::time::MissedTickBehavior;
 
 use crate::chains::EVALUATE_EVERY;
 use crate::cli::RecordArgs;
-use crate::cli::pid::{is_running, require_process};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::host_name::node_name;
+use crate::pid::{is_running, require_process};
 use crate::privileges;
 use crate::server::shutdown_signal;
 use crate::top::without_calls;

@@ -19,10 +19,10 @@ use anyhow::Context as _;
 use gpucause_abi::Tgid;
 
 use crate::cli::TopArgs;
-use crate::cli::pid::require_process;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
+use crate::pid::require_process;
 use crate::privileges;
 use crate::process_details::place::Places;
 use crate::sampler::SampleError;

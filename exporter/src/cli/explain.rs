@@ -22,9 +22,9 @@ use gpucause_investigations::{node, recording};
 
 use self::colour::coloured;
 pub(super) use self::job::read as ranks_of;
-use crate::cli::progress::Progress;
 use crate::cli::{ExplainArgs, ReportFormat, UsageError};
 use crate::failure::Advice;
+use crate::progress::Progress;
 
 /// Exit status when there is a chain of the severity of `--fail-on`.
 const TOO_SEVERE: u8 = 4;

@@ -10,9 +10,9 @@ use gpucause_investigations::export::{ExportError, Format, ParquetFolder, Writte
 use gpucause_investigations::fleet::{self, LiveChains};
 use gpucause_investigations::recording::{self, Recording};
 
-use crate::cli::progress::Progress;
 use crate::cli::{ExportArgs, ExportFormat, interrupt};
 use crate::nodes::{block_on, report};
+use crate::progress::Progress;
 use destination::{Destination, STANDARD_OUTPUT};
 
 /// Writes the export, and reports on standard error what was written and which tool reads it.

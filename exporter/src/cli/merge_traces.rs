@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use gpucause_investigations::merge::{self, Input, MergeError, Merged, Progress};
 use gpucause_investigations::recording;
 
-use crate::cli::{MergeArgs, interrupt, progress as bar};
+use crate::cli::{MergeArgs, interrupt};
+use crate::progress as bar;
 
 /// Merges and says what came of it.
 ///

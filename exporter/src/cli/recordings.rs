@@ -28,7 +28,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_length)]
     pub duration: Option<Duration>,
     /// Record single events of this process only, and until it ends; may be repeated. Accounts are of all processes, as a culprit may be any
-    #[arg(long = "pid", value_name = "PID", value_parser = super::pid::parse)]
+    #[arg(long = "pid", value_name = "PID", value_parser = crate::pid::parse)]
     pub pids: Vec<u32>,
     /// Name of this node in the file [default: that of the host]
     #[arg(long, value_name = "NAME")]
@@ -260,7 +260,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]
     pub since: Option<Duration>,
     /// Only this process, on every node that has it
-    #[arg(long, value_name = "PID", value_parser = super::pid::parse)]
+    #[arg(long, value_name = "PID", value_parser = crate::pid::parse)]
     pub pid: Option<u32>,
     /// Only events that take at least this long, such as 50us or 2ms
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = short_duration)]

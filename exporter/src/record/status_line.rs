@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount};
 
-use crate::cli::progress::{Progress, duration};
+use crate::progress::{Progress, duration};
 
 /// Between two updates.
 const EVERY: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use gpucause_investigations::recording::{NodeIndex, Recording};
 
-use crate::cli::progress::Progress;
+use crate::progress::Progress;
 
 /// The place in a recording: runs of the recorder follow each other without the pauses between them.
 #[derive(Debug)]

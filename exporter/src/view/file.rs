@@ -13,10 +13,10 @@ use gpucause_investigations::recording::{NodeIndex, Recording};
 
 use super::totals::Totals;
 use crate::chains::EVALUATE_EVERY;
-use crate::cli::progress::Progress;
 use crate::collector::Scope;
 use crate::family::Sink;
 use crate::live_page::Processes;
+use crate::progress::Progress;
 use crate::server::{Readiness, ScrapeError, Source};
 
 /// Read once: a file does not change.

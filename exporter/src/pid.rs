@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use nix::errno::Errno;
 
 /// Parses a PID.
-pub(super) fn parse(text: &str) -> Result<u32, &'static str> {
+pub(crate) fn parse(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(
         |_| "expected a number, the PID of a process; `gpucause top` and `ps -e` list them",
     )
