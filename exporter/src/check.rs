@@ -19,8 +19,6 @@ use crate::cli::CheckArgs;
 use crate::host_name::node_name;
 use gpucause_probes::Options;
 
-pub(crate) use prometheus::{MAX_ANSWER, TARGETS};
-
 /// The result of one point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

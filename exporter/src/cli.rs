@@ -47,7 +47,7 @@ pub use check::CheckArgs;
 pub use flight::FlightArgs;
 pub use flight_of_nodes::FlightOfNodesArgs;
 use investigate::EXPLAIN_STATUS;
-pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
+pub use investigate::{ExplainArgs, McpArgs, ReportFormat};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,

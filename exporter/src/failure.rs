@@ -23,6 +23,11 @@ impl fmt::Display for Advice {
     }
 }
 
+/// A combination of flags that the command does not accept.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
 /// Prints the error, in colour on a terminal.
 pub fn print(error: &anyhow::Error) {
     // Ignored: the exit code remains.

@@ -33,7 +33,6 @@ pub mod logging;
 pub mod manual;
 pub mod metric;
 pub mod nodes;
-pub mod nodes_from;
 pub mod nvml;
 pub mod observation;
 mod observing;

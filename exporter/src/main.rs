@@ -6,12 +6,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
 use gpucause::cli::{
-    CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs, explain, export, flight_of_nodes,
-    mcp, merge_traces, query,
+    CheckArgs, Cli, Command, ExporterArgs, WebArgs, explain, export, flight_of_nodes, mcp,
+    merge_traces, query,
 };
 use gpucause::config::ConfigError;
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
+use gpucause::failure::UsageError;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::flights;
 use gpucause::nodes::NodesError;

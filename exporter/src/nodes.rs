@@ -1,5 +1,7 @@
 //! Flags of commands that query nodes.
 
+mod from;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +12,14 @@ use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustEr
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
-use crate::cli::UsageError;
 use crate::config::{in_one_line, typed};
-use crate::nodes_from::NodesFrom;
+use crate::failure::UsageError;
 use crate::store_url::PrometheusLogin;
 use crate::text_file;
 use crate::token_file;
+
+pub(crate) use from::{MAX_ANSWER, TARGETS};
+pub use from::{NodesFrom, NodesFromError};
 
 /// The environment variable of the password, which other users cannot read.
 const PASSWORD: &str = "GPUCAUSE_PASSWORD";

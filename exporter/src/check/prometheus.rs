@@ -13,12 +13,11 @@ use super::{Point, State};
 use crate::cli::WebArgs;
 use crate::host_name::node_name;
 use crate::nodes::block_on;
+use crate::nodes::{MAX_ANSWER, TARGETS};
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
-pub(crate) const TARGETS: &str = "/api/v1/targets?state=active";
 pub(super) const RULES: &str = "/api/v1/rules";
-/// Largest answer in bytes: that of many thousand targets.
-pub(crate) const MAX_ANSWER: usize = 128 << 20;
+
 /// Time to resolve the names of targets.
 const RESOLVE: Duration = Duration::from_secs(5);
 /// Names of missing rules that a point lists.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use gpucause_investigations::prometheus::{Prometheus, QueryError};
 
-use super::prometheus::{MAX_ANSWER, RULES, Rules};
+use super::prometheus::{RULES, Rules};
 use super::{Point, State};
+use crate::nodes::MAX_ANSWER;
 use crate::nodes::block_on;
 use crate::otlp::{OtlpSettings, probe};
 use crate::peers::{self, PeersSettings};

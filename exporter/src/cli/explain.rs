@@ -22,8 +22,8 @@ use gpucause_investigations::{node, recording};
 
 use self::colour::coloured;
 pub(super) use self::job::read as ranks_of;
-use crate::cli::{ExplainArgs, ReportFormat, UsageError};
-use crate::failure::Advice;
+use crate::cli::{ExplainArgs, ReportFormat};
+use crate::failure::{Advice, UsageError};
 use crate::progress::Progress;
 
 /// Exit status when there is a chain of the severity of `--fail-on`.

@@ -100,11 +100,6 @@ pub enum ReportFormat {
     Html,
 }
 
-/// A combination of flags that the command does not accept.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub String);
-
 impl ExplainArgs {
     /// How the report is printed.
     #[must_use]

@@ -10,7 +10,8 @@ use gpucause_investigations::json::Versioned;
 use tokio::time::{Instant, sleep};
 
 use super::{exit_status, print};
-use crate::cli::{ExplainArgs, ReportFormat, UsageError};
+use crate::cli::{ExplainArgs, ReportFormat};
+use crate::failure::UsageError;
 
 /// Between the readings.
 const BETWEEN: Duration = Duration::from_secs(2);

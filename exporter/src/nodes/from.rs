@@ -10,7 +10,6 @@ use gpucause_investigations::node::NodeUrl;
 use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
-use crate::check::{MAX_ANSWER, TARGETS};
 use crate::config::{in_one_line, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
@@ -20,6 +19,12 @@ use crate::text_file;
 const JOB: &str = "gpucause";
 /// Largest file in bytes.
 const MAX_FILE: u64 = 16 << 20;
+
+/// Path of the targets of a Prometheus.
+pub(crate) const TARGETS: &str = "/api/v1/targets?state=active";
+
+/// Largest answer in bytes: that of many thousand targets.
+pub(crate) const MAX_ANSWER: usize = 128 << 20;
 
 /// Where nodes are listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
