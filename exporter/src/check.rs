@@ -1,5 +1,6 @@
 //! `gpucause check`: whether the exporter can run on this host and whether it does, and how to fix what failed.
 
+mod args;
 mod capability;
 mod host;
 mod installed;
@@ -15,9 +16,11 @@ use std::collections::BTreeMap;
 use gpucause_investigations::json::Versioned;
 use serde::Serialize;
 
-use crate::cli::CheckArgs;
 use crate::host_name::node_name;
 use gpucause_probes::Options;
+
+pub use args::CheckArgs;
+pub(crate) use args::STATUS;
 
 /// The result of one point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -1,6 +1,7 @@
 //! `gpucause demo`: the exporter together with the view of `gpucause top`. Where no CUDA process runs, it starts a stand-in
 //! workload: its GPU libraries are simulated; its processes, their competition for a CPU, the probes and every number are real.
 
+mod args;
 pub mod scenario;
 mod stand_in;
 mod story;
@@ -16,7 +17,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::chains::EVALUATE_EVERY;
-use crate::cli::DemoArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::serve;
@@ -26,6 +26,8 @@ use gpucause_engine::chain::Chain;
 use scenario::Scenario;
 use stand_in::StandIn;
 use story::Story;
+
+pub use args::DemoArgs;
 
 /// Length of the view's intervals.
 const REFRESH: Duration = Duration::from_secs(2);

@@ -83,6 +83,18 @@ pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A duration, which may be shorter than those of Prometheus.
+pub(crate) fn parse_short(text: &str) -> Result<Duration, String> {
+    let number = |unit: &str| text.strip_suffix(unit).and_then(|number| number.parse().ok());
+    if let Some(micros) = number("us") {
+        return Ok(Duration::from_micros(micros));
+    }
+    if let Some(nanos) = number("ns") {
+        return Ok(Duration::from_nanos(nanos));
+    }
+    parse(text).map_err(|message| format!("{message}, or us or ns, such as 50us"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,7 @@ pub mod exposition;
 pub mod failure;
 pub mod family;
 pub mod file_limits;
+pub mod flags;
 pub mod flight_recorder;
 pub mod flights;
 pub mod foreign;

@@ -3,16 +3,14 @@
 use anyhow::Context as _;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use gpucause::check::Report;
+use gpucause::check::{CheckArgs, Report};
 use gpucause::cli::mcp::McpError;
-use gpucause::cli::{
-    CheckArgs, Cli, Command, ExporterArgs, WebArgs, explain, export, flight_of_nodes, mcp,
-    merge_traces, query,
-};
+use gpucause::cli::{Cli, Command, explain, export, flight_of_nodes, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::failure::UsageError;
+use gpucause::flags::{ExporterArgs, WebArgs};
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::flights;
 use gpucause::nodes::NodesError;

@@ -1,5 +1,6 @@
 //! `gpucause record`: writes single events and the accounts of this host's CUDA processes to a trace file.
 
+mod args;
 mod events;
 mod session;
 mod status_line;
@@ -19,7 +20,6 @@ use gpucause_probes::recorder::RingSize;
 use tokio::time::MissedTickBehavior;
 
 use crate::chains::EVALUATE_EVERY;
-use crate::cli::RecordArgs;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
@@ -31,6 +31,8 @@ use crate::top::without_calls;
 use crate::version;
 use session::Session;
 use status_line::StatusLine;
+
+pub use args::RecordArgs;
 
 /// Between two reads of the ring, which holds some seconds of events.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);

@@ -1,6 +1,7 @@
 //! `gpucause top`: what the processes of this host do to feed their GPUs, live. On a terminal an interactive view, elsewhere a table
 //! per interval. Loads probes of its own, so that it works with and without an exporter on the host.
 
+mod args;
 mod batch;
 mod cells;
 mod column;
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use gpucause_abi::Tgid;
 
-use crate::cli::TopArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
@@ -32,6 +32,8 @@ use host::Host;
 pub(crate) use host::without_calls;
 use model::{Intervals, View};
 use screen::Appearance;
+
+pub use args::TopArgs;
 
 /// Time limit of the search for the libraries in use.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);

@@ -10,10 +10,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Point, State};
-use crate::cli::WebArgs;
+use crate::flags::WebArgs;
 use crate::host_name::node_name;
-use crate::nodes::block_on;
-use crate::nodes::{MAX_ANSWER, TARGETS};
+use crate::nodes::{MAX_ANSWER, TARGETS, block_on};
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 pub(super) const RULES: &str = "/api/v1/rules";

@@ -5,9 +5,9 @@ use std::iter;
 use std::path::Path;
 
 use super::{Point, State, remote};
-use crate::cli::{ExporterArgs, GpuArgs};
 use crate::config::source::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, UTILIZATION_FIELDS};
+use crate::flags::{ExporterArgs, GpuArgs};
 use crate::flights;
 use crate::foreign::PREFIX;
 use crate::nodes::block_on;

@@ -3,6 +3,7 @@ use crate::config::Config;
 use clap::CommandFactory as _;
 use gpucause_abi::Tgid;
 use gpucause_investigations::export;
+use std::time::Duration;
 
 pub(crate) fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
     let words = ["gpucause", "exporter"].into_iter().chain(arguments.iter().copied());

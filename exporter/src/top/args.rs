@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use gpucause_abi::Tgid;
 
-use super::ProbeArgs;
 use crate::duration;
+use crate::flags::ProbeArgs;
 use crate::top::ViewOptions;
 
 /// The shortest interval of `top`: shorter ones have few calls and cost much.

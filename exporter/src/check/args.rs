@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::ExporterArgs;
+use crate::flags::ExporterArgs;
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 
 /// Exit status of `gpucause check`.
-pub(super) const STATUS: &str = "\
+pub(crate) const STATUS: &str = "\
 States:
   ok           Passed
   unsupported  This kernel or library does not have it; the exporter runs without it
