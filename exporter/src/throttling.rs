@@ -1,8 +1,6 @@
 //! CPU throttling of observed processes: the counters of their cgroups since each process was first read. The kernel counts per
 //! cgroup, not per process, and throttling of an ancestor throttles a cgroup.
 
-pub(crate) mod hierarchy;
-
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs;
@@ -12,8 +10,8 @@ use std::time::{Duration, Instant};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
+use crate::process_details::hierarchy::Hierarchy;
 use crate::process_details::is_that_process;
-use hierarchy::Hierarchy;
 
 /// Throttling of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use super::cgroup_use::{self, CgroupUse};
 use super::membership::Membership;
 use super::pods;
 use super::threads::{Threads, allowed_cpus};
-use crate::throttling::hierarchy::Hierarchy;
+use crate::process_details::hierarchy::Hierarchy;
 
 /// Threads of a process that are searched for one of a name at most.
 const MAX_THREADS: usize = 512;
