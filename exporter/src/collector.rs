@@ -16,6 +16,7 @@ mod scope;
 mod selection;
 mod waits;
 
+use crate::daemon_state::{ConfigState, DaemonState};
 use crate::family::{Exported, Family, Sink, Value};
 use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
@@ -30,15 +31,49 @@ use std::time::{Duration, Instant};
 /// The collector of metrics under DCGM's names.
 pub const FOREIGN: &str = "gpus";
 
+/// The content of a page.
+#[derive(Debug, Clone, Copy)]
+pub struct Content<'a> {
+    /// The observation.
+    pub observation: &'a Observation,
+    /// State of the daemon itself.
+    pub daemon: &'a DaemonState,
+}
+
+/// State of a daemon without files and receivers.
+static PLAIN: DaemonState = DaemonState {
+    config: ConfigState { successful: true, taken_at: 0.0 },
+    web_config: None,
+    flights: None,
+    otlp: None,
+    peers: None,
+};
+
+/// An observation alone.
+impl<'a> From<&'a Observation> for Content<'a> {
+    fn from(observation: &'a Observation) -> Self {
+        Self { observation, daemon: &PLAIN }
+    }
+}
+
 /// The input of collectors.
 #[derive(Debug)]
 pub struct Input<'a> {
     /// The observation.
     pub observation: &'a Observation,
+    /// State of the daemon itself.
+    pub daemon: &'a DaemonState,
     /// Its exported processes.
     pub series: Vec<Series<'a>>,
     /// How much of it is exported.
     pub level: Level,
+}
+
+impl<'a> Input<'a> {
+    fn of(content: Content<'a>, level: Level) -> Self {
+        let Content { observation, daemon } = content;
+        Self { observation, daemon, series: grouping::group(observation), level }
+    }
 }
 
 /// Why a collector fails.
@@ -117,10 +152,10 @@ impl Collectors {
 
     /// Every collector's families at the full level, then duration and success of each collector.
     #[must_use]
-    pub fn collect(&self, observation: &Observation) -> Vec<Family> {
+    pub fn collect<'a>(&self, content: impl Into<Content<'a>>) -> Vec<Family> {
         let mut exported = Exported::default();
         // `Exported` cannot fail.
-        let _ = self.write(observation, &Scope::full(), &mut exported);
+        let _ = self.write(content, &Scope::full(), &mut exported);
         exported.own
     }
 
@@ -128,16 +163,17 @@ impl Collectors {
     ///
     /// # Errors
     /// Those of `page`.
-    pub fn write(
+    pub fn write<'a>(
         &self,
-        observation: &Observation,
+        content: impl Into<Content<'a>>,
         scope: &Scope,
         page: &mut dyn Sink,
     ) -> io::Result<()> {
         let level = scope.level;
+        let input = Input::of(content.into(), level);
+        let observation = input.observation;
         let foreign =
             observation.gpus.families.iter().map(|family| family.samples.len()).sum::<usize>();
-        let input = Input { observation, series: grouping::group(observation), level };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut series = Family::new(&SCRAPE_SERIES);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);

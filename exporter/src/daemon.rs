@@ -22,15 +22,16 @@ use gpucause_probes::{Options, Probes, StartError, Status};
 
 use crate::chains::{Chains, Findings, engine_input};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, Scope};
+use crate::collector::{Collectors, Content, Scope};
 use crate::config::{Config, MetricsSettings};
+use crate::daemon_state::{ConfigState, DaemonState};
 use crate::family::Sink;
 use crate::file_limits::{self, TooFewFiles};
 use crate::flights::FlightRecords;
 use crate::gpus::Gpus;
 use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
-use crate::observation::{ConfigState, Observation};
+use crate::observation::Observation;
 use crate::observing::{Observing, Switch};
 use crate::otlp::{self, ChainLog};
 use crate::peers::PeerRanks;
@@ -79,6 +80,16 @@ struct Shared {
 impl Shared {
     fn in_effect(&self) -> MutexGuard<'_, (Arc<Config>, ConfigState)> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> DaemonState {
+        DaemonState {
+            config: self.in_effect().1,
+            web_config: self.access.get().and_then(|access| access.reload_state()),
+            flights: self.flights.get().map(|flights| flights.counts()),
+            otlp: self.chain_log.get().and_then(|log| log.counts()),
+            peers: self.peers.counts(Instant::now()),
+        }
     }
 }
 
@@ -242,7 +253,6 @@ impl Daemon {
             "configuration reload failed; the previous configuration is still active",
         );
         self.shared.in_effect().1.successful = false;
-        self.sampler.submit(Pipeline::forget_latest);
     }
 
     /// The configuration in effect.
@@ -393,7 +403,8 @@ impl Source for Daemon {
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let observation = self.sampler.page(monotonic_now());
         let observation = observation.map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.write(&observation, scope, page)?)
+        let content = Content { daemon: &self.shared.state(), ..Content::from(&*observation) };
+        Ok(self.collectors.write(content, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -12,6 +12,7 @@ pub mod clock_watch;
 pub mod collector;
 pub mod config;
 pub mod daemon;
+pub mod daemon_state;
 pub mod dcgm;
 pub mod demo;
 pub mod duration;

@@ -4,10 +4,7 @@ use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
-use crate::otlp::OtlpCounts;
-use crate::peers::PeersState;
 use crate::process_details::ProcessDetails;
-use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use crate::workers::is_worker;
@@ -48,8 +45,6 @@ pub struct Observation {
     pub processes_aggregated: u64,
     /// Live processes that the configuration leaves out; they are not in the snapshot.
     pub processes_excluded: u64,
-    /// How the last reload of the configuration went.
-    pub config: ConfigState,
     /// The sum of the aggregated processes.
     pub overflow: Option<ProcessSnapshot>,
     /// The sums of workers that are gone, by the process that they worked for.
@@ -72,14 +67,6 @@ pub struct Observation {
     pub kernels: HashMap<ProcId, KernelLaunches>,
     /// Times that a kernel's launches were added to `other`.
     pub kernel_names_aggregated: u64,
-    /// How reloads of the web configuration went, if there is one.
-    pub web_config: Option<ReloadState>,
-    /// Files of the flight recorder by outcome, where there is one.
-    pub flights: Option<[(&'static str, u64); 3]>,
-    /// Counts of the records of logged chains, where chains are logged.
-    pub otlp: Option<OtlpCounts>,
-    /// Outcomes of requests about ranks on other hosts, where a Prometheus is asked.
-    pub peers: Option<PeersState>,
     /// UUIDs of the GPUs that each process uses, or used while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// Data about the GPUs themselves.
@@ -109,7 +96,6 @@ impl Observation {
             processes_live,
             processes_aggregated: 0,
             processes_excluded: 0,
-            config: ConfigState::default(),
             overflow: None,
             former_workers: HashMap::new(),
             waits: HashMap::new(),
@@ -121,10 +107,6 @@ impl Observation {
             throttled: HashMap::new(),
             kernels: HashMap::new(),
             kernel_names_aggregated: 0,
-            web_config: None,
-            flights: None,
-            otlp: None,
-            peers: None,
             gpu_uuids: HashMap::new(),
             gpus: View::default(),
             since,
@@ -157,21 +139,6 @@ pub struct AttachGap {
     pub library: String,
     /// From its mapping to the attach.
     pub gap: Nanos,
-}
-
-/// How the last reload of the configuration went.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ConfigState {
-    /// True if the new configuration is active.
-    pub successful: bool,
-    /// When a configuration was last loaded, in seconds since the Unix epoch.
-    pub taken_at: f64,
-}
-
-impl Default for ConfigState {
-    fn default() -> Self {
-        Self { successful: true, taken_at: 0.0 }
-    }
 }
 
 /// One group on a page.

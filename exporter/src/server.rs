@@ -25,7 +25,7 @@ pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 pub use web_config::WebConfig;
-pub use web_config::reload::{LiveWebConfig, ReloadState};
+pub use web_config::reload::LiveWebConfig;
 
 use crate::token_file::TokenFile;
 use auth::AuthMiddleware;

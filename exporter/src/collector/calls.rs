@@ -199,7 +199,6 @@ mod tests {
     use super::*;
     use crate::clock::WallClock;
     use crate::observation::Observation;
-    use crate::series::grouping::group;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::op_of_symbol;
     use gpucause_abi::record::COMM_LEN;
@@ -210,7 +209,7 @@ mod tests {
 
     /// Calls of each operation, with the beginning of their series.
     fn durations(observation: &Observation, level: Level) -> Vec<(String, u64, bool)> {
-        let input = Input { observation, series: group(observation), level };
+        let input = Input::of(observation.into(), level);
         let family = Calls.collect(&input).unwrap().next().unwrap();
         let count = |value: &Value| match value {
             Value::Histogram(histogram) => histogram.count(),

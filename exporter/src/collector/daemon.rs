@@ -38,20 +38,20 @@ impl Collector for Daemon {
             ],
             Value::Integer(1),
         );
-        let config = input.observation.config;
+        let config = input.daemon.config;
         let mut families = vec![
             Family::single(&CONFIG_SUCCESSFUL, Value::Integer(config.successful.into()), None),
             Family::single(&CONFIG_LOADED_AT, Value::Float(config.taken_at), None),
             build,
         ];
-        if let Some(state) = input.observation.web_config {
+        if let Some(state) = input.daemon.web_config {
             let failures = Value::Integer(state.failures);
             let created = input.observation.clock.unix_seconds(input.observation.since);
             families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, Some(created)));
             let succeeded = Value::Integer(state.last_succeeded.into());
             families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
         }
-        if let Some(records) = input.observation.flights {
+        if let Some(records) = input.daemon.flights {
             let created = input.observation.clock.unix_seconds(input.observation.since);
             let mut family = Family::new(&FLIGHT_RECORDS);
             for (outcome, count) in records {
@@ -59,11 +59,11 @@ impl Collector for Daemon {
             }
             families.push(family);
         }
-        if let Some(counts) = &input.observation.otlp {
+        if let Some(counts) = &input.daemon.otlp {
             let created = input.observation.clock.unix_seconds(input.observation.since);
             families.extend(otlp(counts, Some(created)));
         }
-        if let Some(state) = input.observation.peers {
+        if let Some(state) = input.daemon.peers {
             let created = input.observation.clock.unix_seconds(input.observation.since);
             let mut requests = Family::new(&PEERS_REQUESTS);
             for (result, count) in [("ok", state.answered), ("error", state.failed)] {

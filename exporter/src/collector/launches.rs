@@ -131,7 +131,6 @@ mod tests {
     use crate::clock::WallClock;
     use crate::metric::Level;
     use crate::observation::Observation;
-    use crate::series::grouping::group;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};
     use gpucause_abi::record::COMM_LEN;
@@ -157,8 +156,7 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let input =
-            Input { observation: &observation, series: group(&observation), level: Level::Full };
+        let input = Input::of((&observation).into(), Level::Full);
         let count = |value: &Value| match value {
             Value::Histogram(histogram) => histogram.count(),
             other => panic!("{other:?} is no histogram"),
@@ -220,11 +218,7 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let [all, timed, sampling] = counts(&Input {
-            observation: &observation,
-            series: group(&observation),
-            level: Level::Full,
-        });
+        let [all, timed, sampling] = counts(&Input::of((&observation).into(), Level::Full));
         assert_eq!(all.samples[0].value, Value::Integer(64));
         assert_eq!(timed.samples[0].value, Value::Integer(1));
         assert_eq!(sampling.samples[0].value, Value::Float(1.0 / 64.0));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::WallClock;
+use crate::daemon_state::{ConfigState, DaemonState, ReloadState};
 use crate::family::Sample;
 use crate::kernel_launches::KernelLaunches;
 use crate::metric::{
@@ -10,7 +11,6 @@ use crate::metric::{
 };
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
-use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, PHASES, STATES, SelfCounter};
@@ -127,13 +127,17 @@ fn an_op_that_never_stalled_says_so() {
 #[test]
 fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
-    full.web_config = Some(ReloadState::default());
-    full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
-    full.otlp = Some(OtlpCounts::default());
-    full.peers = Some(PeersState { age: Some(Duration::ZERO), ..PeersState::default() });
+    let daemon = DaemonState {
+        config: ConfigState::default(),
+        web_config: Some(ReloadState::default()),
+        flights: Some([("written", 1), ("suppressed", 0), ("failed", 0)]),
+        otlp: Some(OtlpCounts::default()),
+        peers: Some(PeersState { age: Some(Duration::ZERO), ..PeersState::default() }),
+    };
     Arc::make_mut(&mut full.snapshot).counters =
         SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
-    let families = Collectors::default().collect(&full);
+    let families =
+        Collectors::default().collect(Content { daemon: &daemon, ..Content::from(&full) });
     for metric in crate::metric::ALL {
         let count = families.iter().filter(|family| family.metric == *metric).count();
         assert_eq!(count, 1, "{}", metric.name);

@@ -1,8 +1,7 @@
-//! This host as a source of accounts: its kernel maps, what `/proc` says of the processes in them, and how the daemon does.
+//! This host as a source of accounts: its kernel maps, and what `/proc` says of the processes in them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use gpucause_abi::sample::{Sample, SampledThread};
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
@@ -87,11 +86,6 @@ impl AccountSource for Host {
         observation.step_cost = status.step_cost;
         observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
-        observation.config = self.shared.in_effect().1;
-        observation.web_config = self.shared.access.get().and_then(|access| access.reload_state());
-        observation.flights = self.shared.flights.get().map(|flights| flights.counts());
-        observation.otlp = self.shared.chain_log.get().and_then(|log| log.counts());
-        observation.peers = self.shared.peers.counts(Instant::now());
     }
 }
 

@@ -26,6 +26,6 @@ mod as_root {
         });
         assert_eq!(answered.recv_timeout(Duration::from_secs(10)), Ok(false));
         drop(sampled);
-        assert!(!daemon.observe().unwrap().config.successful);
+        assert!(!daemon.shared.state().config.successful);
     }
 }

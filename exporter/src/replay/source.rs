@@ -66,7 +66,7 @@ impl Source for ReplaySource {
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let none = || Observation::new(Snapshot::default(), Nanos(0), WallClock::now()).into();
         let observation = self.current().unwrap_or_else(none);
-        Ok(self.collectors.write(&observation, scope, page)?)
+        Ok(self.collectors.write(&*observation, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::WebConfig;
 use crate::config::ConfigError;
+use crate::daemon_state::ReloadState;
 
 /// Between two polls of the files. A change is applied when two polls find the same state: then the write is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
@@ -27,15 +28,6 @@ pub struct LiveWebConfig {
     failures: AtomicU64,
     /// Failures at the last success.
     failures_at_success: AtomicU64,
-}
-
-/// The outcome of reloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReloadState {
-    /// Failed reloads.
-    pub failures: u64,
-    /// True if the last one succeeded.
-    pub last_succeeded: bool,
 }
 
 impl LiveWebConfig {
