@@ -1,6 +1,7 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
 mod busy_threads;
+pub(crate) mod by_group;
 pub(crate) mod code;
 mod competition;
 mod evaluated;
@@ -18,7 +19,7 @@ use gpucause_engine::activity::{Activities, TimelinePoint};
 use gpucause_engine::chain::{Chain, Culprit};
 use gpucause_engine::peers::Peers;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
+use gpucause_engine::{Engine, EngineInput, Findings};
 
 use crate::host_name::node_name;
 use crate::observation::Observation;
@@ -63,17 +64,6 @@ fn rank_by_launcher(snapshot: &mut Arc<Snapshot>, details: &Details) {
     for (index, rank) in ranks {
         processes[index].rank = rank;
     }
-}
-
-/// The engine's results so far.
-#[derive(Debug, Clone, Default)]
-pub struct Findings {
-    /// Chains, the worst first.
-    pub chains: Vec<Chain>,
-    /// How many there were.
-    pub counts: Vec<ChainCount>,
-    /// The time they cost.
-    pub stalls: Vec<Stall>,
 }
 
 /// Chains whose tasks are located at each evaluation at most, the worst.
@@ -237,12 +227,7 @@ impl Chains {
     }
 
     pub(crate) fn findings(&self) -> Findings {
-        let engine = self.engine();
-        Findings {
-            chains: engine.chains().into_iter().cloned().collect(),
-            counts: engine.counts().cloned().collect(),
-            stalls: engine.stalls().cloned().collect(),
-        }
+        self.engine().findings()
     }
 
     /// Adds the chains of these processes to those of `other` from now on.

@@ -21,6 +21,7 @@ use crate::family::{Exported, Family, Sink, Value};
 use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
 use crate::series::grouping::{self, Series};
+use gpucause_engine::Findings;
 pub use scope::{Scope, ScopeError};
 pub(crate) use selection::decoded;
 pub use selection::{Selection, SelectionError};
@@ -36,9 +37,14 @@ pub const FOREIGN: &str = "gpus";
 pub struct Content<'a> {
     /// The observation.
     pub observation: &'a Observation,
+    /// The chains until then.
+    pub findings: &'a Findings,
     /// State of the daemon itself.
     pub daemon: &'a DaemonState,
 }
+
+static NO_FINDINGS: Findings =
+    Findings { chains: Vec::new(), counts: Vec::new(), stalls: Vec::new() };
 
 /// State of a daemon without files and receivers.
 static PLAIN: DaemonState = DaemonState {
@@ -52,7 +58,7 @@ static PLAIN: DaemonState = DaemonState {
 /// An observation alone.
 impl<'a> From<&'a Observation> for Content<'a> {
     fn from(observation: &'a Observation) -> Self {
-        Self { observation, daemon: &PLAIN }
+        Self { observation, findings: &NO_FINDINGS, daemon: &PLAIN }
     }
 }
 
@@ -61,6 +67,8 @@ impl<'a> From<&'a Observation> for Content<'a> {
 pub struct Input<'a> {
     /// The observation.
     pub observation: &'a Observation,
+    /// The chains until then.
+    pub findings: &'a Findings,
     /// State of the daemon itself.
     pub daemon: &'a DaemonState,
     /// Its exported processes.
@@ -71,8 +79,8 @@ pub struct Input<'a> {
 
 impl<'a> Input<'a> {
     fn of(content: Content<'a>, level: Level) -> Self {
-        let Content { observation, daemon } = content;
-        Self { observation, daemon, series: grouping::group(observation), level }
+        let Content { observation, findings, daemon } = content;
+        Self { observation, findings, daemon, series: grouping::group(observation), level }
     }
 }
 

@@ -18,9 +18,9 @@ use gpucause_engine::chain::{Chain, Victim};
 use gpucause_engine::observation::{ObservationState, is_observed};
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
-use gpucause_probes::{Options, Probes, StartError, Status};
+use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
-use crate::chains::{Chains, Findings, engine_input};
+use crate::chains::{Chains, engine_input};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::{Config, MetricsSettings};
@@ -36,9 +36,11 @@ use crate::observing::{Observing, Switch};
 use crate::otlp::{self, ChainLog};
 use crate::peers::PeerRanks;
 use crate::pipeline::Pipeline;
+use crate::sampler::observer::{Explained, Observer};
 use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::visibility::obstacles;
+use gpucause_engine::Findings;
 use host::Host;
 
 /// Between two calls of [`Daemon::reap`].
@@ -146,7 +148,8 @@ impl Daemon {
             Arc::new(Chains::of_this_host(config.chains.clone(), Box::new(Arc::clone(&shared))));
         let gpus = Arc::new(Gpus::default());
         let host = Host::new(Arc::clone(&shared), Arc::clone(&gpus));
-        let sampler = Sampler::start(Pipeline::new(host, Arc::clone(&chains), since))?;
+        let observer = Observer::new(Pipeline::new(host, since), Arc::clone(&chains));
+        let sampler = Sampler::start(observer)?;
         let (collectors, enabled) = (Collectors::default(), AtomicBool::new(true));
         let live = AtomicU64::new(0);
         let daemon = Self { sampler, shared, collectors, chains, gpus, enabled, live };
@@ -187,7 +190,7 @@ impl Daemon {
     pub fn with_gpus(mut self, gpus: Gpus) -> Self {
         self.gpus = Arc::new(gpus);
         let gpus = Arc::clone(&self.gpus);
-        self.sampler.submit(|pipeline| pipeline.source.gpus = gpus);
+        self.sampler.submit(|observer| observer.pipeline.source.gpus = gpus);
         self
     }
 
@@ -218,7 +221,7 @@ impl Daemon {
             log.configure(&config.otlp);
         }
         self.shared.peers.configure(&config.peers);
-        self.sampler.submit(move |pipeline| pipeline.configure(&config));
+        self.sampler.submit(move |observer| observer.configure(&config));
     }
 
     fn set_enabled(&self, enabled: bool, switch: Switch) {
@@ -330,8 +333,8 @@ impl Daemon {
     /// When a kernel map cannot be read.
     pub fn observe_any(&self) -> Result<Option<Arc<Observation>>, SampleError> {
         let now = monotonic_now();
-        self.sampler.call(move |pipeline| match pipeline.source.shared.probes.observes_any()? {
-            true => pipeline.observe(now).map(Some),
+        self.sampler.call(move |observer| match observes_any(observer)? {
+            true => Ok(Some(Arc::clone(&observer.observe(now)?.observation))),
             false => Ok(None),
         })
     }
@@ -339,11 +342,14 @@ impl Daemon {
     /// Does the same as [`observe_any`](Self::observe_any), but waits where it would delay a page: both have fixed intervals, so that an
     /// evaluation would otherwise fall on each page or on none.
     fn observe_between_pages(&self) -> Result<Option<Arc<Observation>>, SampleError> {
-        let observed = self.sampler.call(|pipeline| {
+        let observed = self.sampler.call(|observer| {
             // Later than the call by the page that was made meanwhile.
             let now = monotonic_now();
-            match pipeline.source.shared.probes.observes_any()? {
-                true => Ok(pipeline.observe_between_pages(now)?.map(Some)),
+            match observes_any(observer)? {
+                true => {
+                    let observed = observer.observe_between_pages(now)?;
+                    Ok(observed.map(|explained| Some(Arc::clone(&explained.observation))))
+                }
                 false => Ok(Ok(None)),
             }
         })?;
@@ -358,7 +364,7 @@ impl Daemon {
     /// # Errors
     /// When the sampler has failed.
     pub fn kernel_names(&self) -> Result<Vec<(ProcId, u64, Arc<str>)>, SampleError> {
-        self.sampler.call(|pipeline| Ok(pipeline.kernel_names()))
+        self.sampler.call(|observer| Ok(observer.pipeline.kernel_names()))
     }
 
     /// The recorder of single events, which [`Options::recorder`] must have enabled.
@@ -382,11 +388,11 @@ impl Daemon {
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), SampleError> {
         self.shared.observing.update(&self.status());
-        self.sampler.call(|pipeline| {
-            let launches = pipeline.source.shared.probes.launches()?;
-            pipeline.name_launched(launches);
-            let ended = pipeline.source.shared.probes.ended()?;
-            pipeline.reap(monotonic_now(), &ended)
+        self.sampler.call(|observer| {
+            let launches = observer.pipeline.source.shared.probes.launches()?;
+            observer.pipeline.name_launched(launches);
+            let ended = observer.pipeline.source.shared.probes.ended()?;
+            observer.reap(monotonic_now(), &ended)
         })
     }
 }
@@ -401,9 +407,10 @@ impl Source for Daemon {
     }
 
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        let observation = self.sampler.page(monotonic_now());
-        let observation = observation.map_err(|error| ScrapeError(Box::new(error)))?;
-        let content = Content { daemon: &self.shared.state(), ..Content::from(&*observation) };
+        let explained = self.sampler.page(monotonic_now());
+        let explained = explained.map_err(|error| ScrapeError(Box::new(error)))?;
+        let Explained { observation, findings } = &*explained;
+        let content = Content { observation, findings, daemon: &self.shared.state() };
         Ok(self.collectors.write(content, scope, page)?)
     }
 
@@ -457,6 +464,10 @@ impl Source for Daemon {
         }
         Readiness::Ready
     }
+}
+
+fn observes_any(observer: &Observer<Host>) -> Result<bool, ReadError> {
+    observer.pipeline.source.shared.probes.observes_any()
 }
 
 /// Returns the rank and the details of a victim's process.

@@ -1,6 +1,5 @@
 //! All that is known of a host at one time: the input of pages, chains, tables and recordings. Immutable.
 
-use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
@@ -59,8 +58,6 @@ pub struct Observation {
     pub ops_aggregated: u64,
     /// The groups that processes are exported in; empty where each has series of its own.
     pub groups: Vec<Group>,
-    /// Chains so far.
-    pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
     pub throttled: HashMap<ProcId, Throttled>,
     /// Launches of each process, by kernel.
@@ -103,7 +100,6 @@ impl Observation {
             aggregated_ops: AggregatedOps::new(),
             groups: Vec::new(),
             ops_aggregated: 0,
-            findings: Findings::default(),
             throttled: HashMap::new(),
             kernels: HashMap::new(),
             kernel_names_aggregated: 0,

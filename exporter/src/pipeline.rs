@@ -9,13 +9,11 @@ use std::sync::Arc;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::chains::Chains;
-use crate::clock::{WallClock, monotonic_now};
+use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
 use crate::observation::{Group, Observation, live};
 use crate::process_details::Details;
-use crate::scrape_times::ScrapeTimes;
 use crate::series::groups::Suggestions;
 use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
@@ -24,13 +22,6 @@ use crate::series::retention::Policy;
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 use crate::workers::is_worker;
-
-/// A page shows the last observation if its snapshot is younger than this, and else a new one.
-pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);
-/// An expected page is sampled so long before, in addition to what the last sample took: a scrape may come early.
-const EARLY: Nanos = Nanos(20_000_000);
-/// The earliest: a scrape may come late.
-const EARLIEST: Nanos = Nanos(80_000_000);
 
 /// Where snapshots come from: the maps of this kernel, or a recording.
 pub(crate) trait AccountSource: NameSource {
@@ -70,7 +61,6 @@ pub(crate) trait AccountSource: NameSource {
 #[derive(Debug)]
 pub(crate) struct Pipeline<S> {
     pub(crate) source: S,
-    chains: Arc<Chains>,
     /// When counting began.
     since: Nanos,
     life_cycle: LifeCycle,
@@ -82,23 +72,27 @@ pub(crate) struct Pipeline<S> {
     ops: OpLimit,
     suggestions: Suggestions,
     ops_per_process: usize,
-    /// The last observation, until it is too old for a page or something makes it wrong.
-    latest: Option<Arc<Observation>>,
-    scrapes: ScrapeTimes,
-    /// Duration of the last sample.
-    sampled_in: Nanos,
+}
+
+/// A new observation.
+#[derive(Debug)]
+pub(crate) struct Sampled {
+    pub(crate) observation: Observation,
+    /// Processes that are part of `other` from now on.
+    pub(crate) aggregated: HashSet<ProcId>,
+    /// Processes that are not members of a group any more, with the ids of their groups.
+    pub(crate) left: Vec<(ProcId, ProcId)>,
 }
 
 impl<S: AccountSource> Pipeline<S> {
     /// Tracks all processes individually and forever, until it is configured.
-    pub(crate) fn new(source: S, chains: Arc<Chains>, since: Nanos) -> Self {
+    pub(crate) fn new(source: S, since: Nanos) -> Self {
         let mut life_cycle = LifeCycle::default();
         life_cycle.retention.set_policy(Policy::FOREVER);
         life_cycle.cardinality.set_limit(usize::MAX);
         let (selection, details, kernel_names, wait_names) = Default::default();
         Self {
             source,
-            chains,
             since,
             life_cycle,
             selection,
@@ -109,9 +103,6 @@ impl<S: AccountSource> Pipeline<S> {
             ops: OpLimit::default(),
             suggestions: Suggestions::default(),
             ops_per_process: usize::MAX,
-            latest: None,
-            scrapes: ScrapeTimes::default(),
-            sampled_in: Nanos(0),
         }
     }
 
@@ -126,7 +117,6 @@ impl<S: AccountSource> Pipeline<S> {
         self.selection.set_filter(&config.processes);
         self.set_wait_name_limit(config.limits.wait_names);
         self.ops_per_process = config.limits.series_per_process / SERIES_PER_OP;
-        self.forget_latest();
     }
 
     /// Exports so many names for each process and metric of waits from now on.
@@ -134,73 +124,11 @@ impl<S: AccountSource> Pipeline<S> {
         self.wait_name_limit = limit;
     }
 
-    /// The next observation is a new one, however young the last is.
-    pub(crate) fn forget_latest(&mut self) {
-        self.latest = None;
-    }
-
-    /// Returns true if an observation is kept for later pages.
-    pub(crate) const fn keeps_latest(&self) -> bool {
-        self.latest.is_some()
-    }
-
-    /// The last observation, if its snapshot is not older than `not_before`, or else a new one.
-    pub(crate) fn observe(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
-        let is_young = |own: &Arc<Observation>| own.snapshot.taken_at >= not_before;
-        // Taken away: the old one and a new one would need twice the memory.
-        if let Some(latest) = self.latest.take().filter(is_young) {
-            self.latest = Some(Arc::clone(&latest));
-            return Ok(latest);
-        }
-        let begin = monotonic_now();
-        let observation = Arc::new(self.sample()?);
-        self.sampled_in = monotonic_now().less(begin);
-        self.latest = Some(Arc::clone(&observation));
-        Ok(observation)
-    }
-
-    /// Does the same as [`observe`](Self::observe); the processes count as exported.
-    pub(crate) fn export(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
-        let observation = self.observe(not_before)?;
-        self.life_cycle.set_exported(&observation.snapshot.processes);
-        Ok(observation)
-    }
-
-    /// The observation for a page that is requested at `now`.
-    pub(crate) fn page(&mut self, now: Nanos) -> Result<Arc<Observation>, S::Error> {
-        self.scrapes.requested(now);
-        self.export(Nanos((now.0 + 1).saturating_sub(SHARED_FOR.0)))
-    }
-
-    /// When to take a sample for the next page that is expected after `now`.
-    pub(crate) fn next_sample(&mut self, now: Nanos) -> Option<Nanos> {
-        let early = Nanos(self.sampled_in.0 + EARLY.0).min(EARLIEST);
-        Some(self.scrapes.next(now)?.less(early))
-    }
-
-    /// A new observation, or how long to wait with it where it would delay a page.
-    pub(crate) fn observe_between_pages(
-        &mut self,
-        now: Nanos,
-    ) -> Result<Result<Arc<Observation>, Nanos>, S::Error> {
-        match self.scrapes.busy_for(now) {
-            Nanos(0) => self.observe(now).map(Ok),
-            wait => Ok(Err(wait)),
-        }
-    }
-
-    /// Takes that sample, if there is none that the page could show.
-    pub(crate) fn sample_early(&mut self, now: Nanos) -> Result<(), S::Error> {
-        let Some(expected) = self.scrapes.next(now) else { return Ok(()) };
-        self.scrapes.served();
-        self.observe(expected.less(EARLIEST)).map(drop)
-    }
-
     /// A new observation.
-    pub(crate) fn sample(&mut self) -> Result<Observation, S::Error> {
+    pub(crate) fn sample(&mut self) -> Result<Sampled, S::Error> {
         let mut snapshot = self.source.snapshot()?;
         let clock = self.source.clock(snapshot.taken_at);
-        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
+        let aggregated = self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
         let processes_live = live(&snapshot.processes);
         let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
@@ -224,17 +152,16 @@ impl<S: AccountSource> Pipeline<S> {
             waits,
             wait_names_aggregated: self.wait_names.aggregated(),
             throttled,
-            findings: self.chains.findings(),
             ..Observation::new(snapshot, self.since, clock)
         };
         self.source.complete(&mut observation);
-        self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
+        let left = self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
         observation.aggregated_ops = self.ops.update(calls_of(&observation), self.ops_per_process);
         observation.ops_aggregated = self.ops.aggregated();
         if !self.life_cycle.groups.is_active() {
             self.suggestions.update(&observation);
         }
-        Ok(observation)
+        Ok(Sampled { observation, aggregated, left })
     }
 
     /// Between observations: names the kernels that processes launched, while those processes live.
@@ -246,15 +173,23 @@ impl<S: AccountSource> Pipeline<S> {
         self.time_kernels(&processes);
     }
 
-    /// Between observations: deletes the accounts of ended processes whose retention is over, if there are any.
-    pub(crate) fn reap(&mut self, now: Nanos, ended: &[(ProcId, Nanos)]) -> Result<(), S::Error> {
+    /// Between observations: deletes the accounts of ended processes whose retention is over. Returns the processes that are part of
+    /// `other` from now on; `None` where there was nothing to delete.
+    pub(crate) fn reap(
+        &mut self,
+        now: Nanos,
+        ended: &[(ProcId, Nanos)],
+    ) -> Result<Option<HashSet<ProcId>>, S::Error> {
         if !self.life_cycle.has_excess(now, ended) {
-            return Ok(());
+            return Ok(None);
         }
         let mut snapshot = self.source.snapshot()?;
-        // It may show processes that are part of `other` from now on.
-        self.forget_latest();
-        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)
+        self.remove_ended(snapshot.taken_at, &mut snapshot.processes).map(Some)
+    }
+
+    /// These processes are exported.
+    pub(crate) fn set_exported(&mut self, processes: &[ProcessSnapshot]) {
+        self.life_cycle.set_exported(processes);
     }
 
     /// The kernel functions that have names, by process and handle.
@@ -262,20 +197,17 @@ impl<S: AccountSource> Pipeline<S> {
         self.kernel_names.names()
     }
 
+    /// Returns the processes that are part of `other` from now on.
     fn remove_ended(
         &mut self,
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
-    ) -> Result<(), S::Error> {
+    ) -> Result<HashSet<ProcId>, S::Error> {
         let due = self.life_cycle.due(now, processes);
         self.source.remove(&due.all)?;
         let excluded = self.selection.excluded(processes, &self.details);
         let admits = |process: &ProcessSnapshot| !excluded.contains(&process.id);
-        let aggregated = self.life_cycle.remove(&due, processes, admits);
-        if !aggregated.is_empty() {
-            self.chains.aggregate(&aggregated);
-        }
-        Ok(())
+        Ok(self.life_cycle.remove(&due, processes, admits))
     }
 
     /// Leaves out the processes that the configuration excludes; returns how many of those are live.

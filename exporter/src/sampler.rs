@@ -1,5 +1,7 @@
-//! The one thread that reads accounts. It owns the `Pipeline` and runs one task after the other. Whoever asks for an observation
+//! The one thread that reads accounts. It owns the `Observer` and runs one task after the other. Whoever asks for an observation
 //! waits without holding a lock.
+
+pub(crate) mod observer;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +15,8 @@ use gpucause_probes::ReadError;
 
 use crate::clock::monotonic_now;
 use crate::observation::Observation;
-use crate::pipeline::{AccountSource, Pipeline, SHARED_FOR};
+use crate::pipeline::AccountSource;
+use observer::{Explained, Observer, SHARED_FOR};
 
 /// Why there is no sample.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +29,7 @@ pub enum SampleError {
     Panicked,
 }
 
-type Task<S> = Box<dyn FnOnce(&mut Pipeline<S>) + Send>;
+type Task<S> = Box<dyn FnOnce(&mut Observer<S>) + Send>;
 
 /// Submits tasks to the thread. Dropping it waits for the remaining tasks and for the end of the thread.
 #[derive(Debug)]
@@ -38,25 +41,25 @@ pub(crate) struct Sampler<S> {
 
 impl<S: AccountSource<Error = ReadError> + Send + 'static> Sampler<S> {
     /// Starts the thread.
-    pub(crate) fn start(mut pipeline: Pipeline<S>) -> io::Result<Self> {
+    pub(crate) fn start(mut observer: Observer<S>) -> io::Result<Self> {
         let (tasks, submitted) = channel();
-        let work = move || run(&mut pipeline, &submitted);
+        let work = move || run(&mut observer, &submitted);
         let thread = std::thread::Builder::new().name("gpucause-sample".into()).spawn(work)?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
 
     /// An observation that is not older than `now`; its processes count as exported.
     pub(crate) fn observe(&self, now: Nanos) -> Result<Arc<Observation>, SampleError> {
-        self.call(move |pipeline| pipeline.export(now))
+        self.call(move |observer| Ok(Arc::clone(&observer.export(now)?.observation)))
     }
 
-    /// The observation for a page that is requested at `now`.
-    pub(crate) fn page(&self, now: Nanos) -> Result<Arc<Observation>, SampleError> {
-        self.call(move |pipeline| pipeline.page(now))
+    /// The observation and the chains for a page that is requested at `now`.
+    pub(crate) fn page(&self, now: Nanos) -> Result<Arc<Explained>, SampleError> {
+        self.call(move |observer| observer.page(now))
     }
 
     /// Submits a task; does not wait for it.
-    pub(crate) fn submit(&self, task: impl FnOnce(&mut Pipeline<S>) + Send + 'static) {
+    pub(crate) fn submit(&self, task: impl FnOnce(&mut Observer<S>) + Send + 'static) {
         if let Some(tasks) = &self.tasks {
             // The thread ends with this sender, not before.
             let _ = tasks.send(Box::new(task));
@@ -66,12 +69,12 @@ impl<S: AccountSource<Error = ReadError> + Send + 'static> Sampler<S> {
     /// Runs a task and waits for its result.
     pub(crate) fn call<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Pipeline<S>) -> Result<T, ReadError> + Send + 'static,
+        task: impl FnOnce(&mut Observer<S>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, SampleError> {
         let (results, result) = channel();
-        self.submit(move |pipeline| {
+        self.submit(move |observer| {
             // The caller waits for it.
-            let _ = results.send(task(pipeline));
+            let _ = results.send(task(observer));
         });
         Ok(result.recv().map_err(|_| SampleError::Panicked)??)
     }
@@ -89,12 +92,12 @@ impl<S> Drop for Sampler<S> {
 }
 
 /// Runs tasks until the sender is dropped, and between them takes samples for scrapes that are expected.
-fn run<S: AccountSource<Error = ReadError>>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>>) {
+fn run<S: AccountSource<Error = ReadError>>(observer: &mut Observer<S>, tasks: &Receiver<Task<S>>) {
     loop {
         let now = monotonic_now();
-        let sample_at = pipeline.next_sample(now);
+        let sample_at = observer.next_sample(now);
         // No page shares the last one after that, and it may be large.
-        let forget_after = pipeline.keeps_latest().then_some(SHARED_FOR);
+        let forget_after = observer.keeps_latest().then_some(SHARED_FOR);
         let wait = sample_at.map(|at| at.less(now)).into_iter().chain(forget_after).min();
         let received = match wait {
             Some(Nanos(wait)) => tasks.recv_timeout(Duration::from_nanos(wait)),
@@ -107,19 +110,19 @@ fn run<S: AccountSource<Error = ReadError>>(pipeline: &mut Pipeline<S>, tasks: &
                 Box::new(sample_early)
             }
             Err(RecvTimeoutError::Timeout) => {
-                pipeline.forget_latest();
+                observer.forget_latest();
                 continue;
             }
         };
         // A panic must not prevent later tasks.
-        if catch_unwind(AssertUnwindSafe(|| task(pipeline))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| task(observer))).is_err() {
             tracing::error!("taking a sample panicked");
         }
     }
 }
 
-fn sample_early<S: AccountSource<Error = ReadError>>(pipeline: &mut Pipeline<S>) {
-    if let Err(error) = pipeline.sample_early(monotonic_now()) {
+fn sample_early<S: AccountSource<Error = ReadError>>(observer: &mut Observer<S>) {
+    if let Err(error) = observer.sample_early(monotonic_now()) {
         tracing::debug!(%error, "an expected scrape has no sample yet");
     }
 }

@@ -5,7 +5,7 @@
 #[path = "fixture/rank.rs"]
 mod rank;
 
-use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause::collector::{Collectors, Content, Scope, Selection};
 use gpucause::exposition::classic_buckets::Policy;
 use gpucause::exposition::{ClassicBuckets, Format};
 use gpucause::metric::Level;
@@ -28,7 +28,9 @@ fn page_in(format: Format, observation: &Observation, level: Level) -> String {
     let buckets = ClassicBuckets::of(format, level, Policy::Auto);
     let mut writer = format.writer(level, buckets, &mut page);
     let scope = Scope { selection: Selection::All, level };
-    Collectors::default().write(observation, &scope, &mut writer).unwrap();
+    let findings = &rank::findings(observation);
+    let content = Content { findings, ..Content::from(observation) };
+    Collectors::default().write(content, &scope, &mut writer).unwrap();
     writer.finish().unwrap();
     String::from_utf8(page).unwrap()
 }

@@ -16,6 +16,7 @@ use crate::context::{Context, Process};
 use crate::detection::Detection;
 use crate::divide::{divide, divide_effects, fit};
 use crate::effect::measure;
+use crate::findings::Findings;
 use crate::history::{Evaluation, History, leak_span};
 use crate::input::EngineInput;
 use crate::long_calls::LongCalls;
@@ -196,6 +197,15 @@ impl Engine {
     /// tracked individually.
     pub fn aggregate(&mut self, processes: &HashSet<ProcId>) {
         self.store.aggregate(processes);
+    }
+
+    /// The chains, and counts and times of processes that are observed and of [`OTHER_PROCESS`].
+    pub fn findings(&self) -> Findings {
+        Findings {
+            chains: self.chains().into_iter().cloned().collect(),
+            counts: self.counts().cloned().collect(),
+            stalls: self.stalls().cloned().collect(),
+        }
     }
 
     /// Chains by victim, cause, effect and severity, of processes that are observed, and of [`OTHER_PROCESS`].

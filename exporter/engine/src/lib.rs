@@ -29,6 +29,7 @@ mod detection;
 mod divide;
 mod engine;
 mod evidence;
+mod findings;
 mod graph_builds;
 mod history;
 mod input;
@@ -43,6 +44,7 @@ mod times;
 mod worker_time;
 
 pub use engine::{ChainCount, Engine, OTHER_PROCESS, Stall};
+pub use findings::Findings;
 pub use input::EngineInput;
 pub use rules::{Rule, markdown, rules};
 pub use template::render as render_template;

@@ -1,10 +1,10 @@
 //! Causal chains: their counts, and the time that they cost.
 
 use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::Findings;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Place, Severity};
 use gpucause_engine::{ChainCount, Stall};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +17,7 @@ impl Collector for Chains {
     }
 
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
-        let found = ByProcess::of(&input.observation.findings);
+        let found = ByProcess::of(input.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
         let mut ongoing = Family::new(&CAUSAL_CHAIN_INFO);
         let mut attributed = Family::new(&CAUSAL_CHAIN_SECONDS);

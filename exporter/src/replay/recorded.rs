@@ -14,14 +14,15 @@ use gpucause_engine::{ChainCount, EngineInput, Stall};
 use gpucause_investigations::recording::Process;
 
 use super::source::Current;
-use crate::chains::{Chains, Findings};
+use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::NameSource;
 use crate::live_page::Processes;
 use crate::observation::Observation;
-use crate::pipeline::{AccountSource, Pipeline};
+use crate::pipeline::{AccountSource, Pipeline, Sampled};
 use crate::process_details::{Details, ProcessDetails};
+use gpucause_engine::Findings;
 
 /// A recorded snapshot.
 pub(super) struct Recorded<'a> {
@@ -52,7 +53,7 @@ impl RecordedSampler {
     fn with(settings: Settings, wait_name_limit: usize) -> Self {
         let chains = Arc::new(Chains::new(settings.clone()));
         // Without limits: the recorder has applied them already.
-        let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
+        let mut pipeline = Pipeline::new(RecordedSource::default(), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
         Self { settings, wait_name_limit, chains, pipeline, begun: None }
     }
@@ -63,7 +64,7 @@ impl RecordedSampler {
     }
 
     /// Observes a recorded snapshot as if it were taken now.
-    fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
+    fn observe(&mut self, recorded: Recorded<'_>) -> (Observation, Findings) {
         let Recorded { input, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
         source.snapshot = Arc::clone(&input.snapshot);
@@ -72,11 +73,14 @@ impl RecordedSampler {
             .map(|(id, own)| (*id, ProcessDetails::of_named(&own.details).into()))
             .collect();
         source.kernels.clone_from(kernels);
-        let Ok(mut observation) = self.pipeline.sample();
+        let Ok(Sampled { mut observation, aggregated, .. }) = self.pipeline.sample();
+        if !aggregated.is_empty() {
+            self.chains.aggregate(&aggregated);
+        }
         let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
         // The served state begins with the run, however long the recorded host was up before.
         observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();
-        observation.findings = match chains {
+        let findings = match chains {
             Some(chains) => recorded_findings(&chains, &processes),
             None => {
                 let snapshot = Arc::clone(&observation.snapshot);
@@ -86,15 +90,20 @@ impl RecordedSampler {
                 self.chains.findings()
             }
         };
-        observation
+        (observation, findings)
     }
 
     /// Observes a recorded snapshot, and adds the data that the live page shows beside it.
     pub(super) fn serve(&mut self, recorded: Recorded<'_>) -> Current {
-        let observation = Arc::new(self.observe(recorded));
+        let (observation, findings) = self.observe(recorded);
         let live = Some(observation.processes_live);
         let processes = Processes::of(self.chains.activities().as_ref(), live);
-        Current { observation, processes, timeline: self.chains.timeline() }
+        Current {
+            observation: observation.into(),
+            findings: findings.into(),
+            processes,
+            timeline: self.chains.timeline(),
+        }
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Snapshot;
+use gpucause_engine::Findings;
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, Scope};
+use crate::collector::{Collectors, Content, Scope};
 use crate::config::MetricsSettings;
 use crate::family::Sink;
 use crate::live_page::Processes;
@@ -30,6 +31,7 @@ pub(super) struct ReplaySource {
 #[derive(Debug, Clone)]
 pub(super) struct Current {
     pub(super) observation: Arc<Observation>,
+    pub(super) findings: Arc<Findings>,
     pub(super) processes: Processes,
     pub(super) timeline: Vec<TimelinePoint>,
 }
@@ -49,6 +51,10 @@ impl ReplaySource {
         self.lock().as_ref().map(|current| Arc::clone(&current.observation))
     }
 
+    fn findings(&self) -> Arc<Findings> {
+        self.lock().as_ref().map(|current| Arc::clone(&current.findings)).unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Current>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,13 +70,17 @@ impl Source for ReplaySource {
     }
 
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        let none = || Observation::new(Snapshot::default(), Nanos(0), WallClock::now()).into();
-        let observation = self.current().unwrap_or_else(none);
-        Ok(self.collectors.write(&*observation, scope, page)?)
+        let none = || Arc::new(Observation::new(Snapshot::default(), Nanos(0), WallClock::now()));
+        let (observation, findings) = match &*self.lock() {
+            Some(current) => (Arc::clone(&current.observation), Arc::clone(&current.findings)),
+            None => (none(), Arc::default()),
+        };
+        let content = Content { findings: &findings, ..Content::from(&*observation) };
+        Ok(self.collectors.write(content, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {
-        self.current().map(|own| own.findings.chains.clone()).unwrap_or_default()
+        self.findings().chains.clone()
     }
 
     fn process_rows(&self) -> Processes {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::{Comm, LaunchStep, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::{ChainCount, Stall};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::merge::merge_accounts;
@@ -138,8 +137,6 @@ struct Member {
     own: Option<ProcessSnapshot>,
     workers: Option<ProcessSnapshot>,
     kernels: Option<KernelLaunches>,
-    counts: Vec<ChainCount>,
-    stalls: Vec<Stall>,
 }
 
 impl Member {
@@ -154,8 +151,6 @@ struct Former {
     id: ProcId,
     account: ProcessSnapshot,
     kernels: KernelLaunches,
-    counts: Vec<ChainCount>,
-    stalls: Vec<Stall>,
 }
 
 /// State that is kept from one snapshot to the next.
@@ -218,24 +213,22 @@ impl Groups {
         member.own = Some(process);
     }
 
-    /// Adds the groups of its processes to an observation.
-    pub(crate) fn update(&mut self, observation: &mut Observation, wait_names: usize) {
+    /// Adds the groups of its processes to an observation. Returns the processes that are not members any more, with the ids of their
+    /// groups.
+    pub(crate) fn update(
+        &mut self,
+        observation: &mut Observation,
+        wait_names: usize,
+    ) -> Vec<(ProcId, ProcId)> {
+        let mut left = Vec::new();
         if !self.is_active() {
-            return;
+            return left;
         }
         let now = self.members(observation);
         let last = std::mem::replace(&mut self.last, now);
-        for (id, mut member) in last {
+        for (id, member) in last {
             if self.last.get(&id).is_none_or(|now| now.key != member.key) {
-                // An evaluation may have counted more since.
-                let findings = &observation.findings;
-                let counts = findings.counts.iter().filter(|own| own.process == id);
-                let stalls = findings.stalls.iter().filter(|own| own.process == id);
-                if counts.clone().next().is_some() || stalls.clone().next().is_some() {
-                    member.counts = counts.cloned().collect();
-                    member.stalls = stalls.cloned().collect();
-                }
-                self.add_former(member);
+                left.push((id, self.add_former(member)));
             }
         }
         let mut members: BTreeMap<Key, Vec<ProcId>> = BTreeMap::new();
@@ -259,6 +252,7 @@ impl Groups {
         }
         self.add_waits(observation, &groups, wait_names);
         observation.groups = groups;
+        left
     }
 
     /// The GPUs by which a process is first known are those of its group for good: in another group its past would count again.
@@ -281,7 +275,6 @@ impl Groups {
                 own: Some(process.clone()),
                 workers: observation.former_workers.get(&process.id).cloned(),
                 kernels: observation.kernels.get(&process.id).cloned(),
-                ..Member::default()
             };
             members.insert(process.id, member);
         }
@@ -291,16 +284,6 @@ impl Groups {
                 Some(Some(sum)) => merge_accounts(sum, worker),
                 Some(none) => *none = Some(worker.clone()),
                 None => {}
-            }
-        }
-        for count in &observation.findings.counts {
-            if let Some(member) = members.get_mut(&count.process) {
-                member.counts.push(count.clone());
-            }
-        }
-        for stall in &observation.findings.stalls {
-            if let Some(member) = members.get_mut(&stall.process) {
-                member.stalls.push(stall.clone());
             }
         }
         members
@@ -318,11 +301,12 @@ impl Groups {
                 ..ProcessSnapshot::new(id, Tgid(id.0), Comm([0; COMM_LEN]))
             };
             let kernels = KernelLaunches::default();
-            Former { id, account, kernels, counts: Vec::new(), stalls: Vec::new() }
+            Former { id, account, kernels }
         })
     }
 
-    fn add_former(&mut self, member: Member) {
+    /// Returns the id of the group.
+    fn add_former(&mut self, member: Member) -> ProcId {
         let since = member.own.as_ref().map(|own| own.first_seen).unwrap_or_default();
         let former = self.former(&member.key, since);
         for mut account in [member.own, member.workers].into_iter().flatten() {
@@ -332,24 +316,7 @@ impl Groups {
         if let Some(kernels) = &member.kernels {
             former.kernels.merge(kernels);
         }
-        for count in member.counts {
-            let of = |own: &&mut ChainCount| {
-                (own.cause, own.effect, own.severity) == (count.cause, count.effect, count.severity)
-            };
-            match former.counts.iter_mut().find(of) {
-                Some(own) => own.count += count.count,
-                None => former.counts.push(ChainCount { process: former.id, ..count }),
-            }
-        }
-        for stall in member.stalls {
-            match former.stalls.iter_mut().find(|own| own.cause == stall.cause) {
-                Some(own) => {
-                    own.attributed.0 += stall.attributed.0;
-                    own.lost.0 += stall.lost.0;
-                }
-                None => former.stalls.push(Stall { process: former.id, ..stall }),
-            }
-        }
+        former.id
     }
 
     fn group(
@@ -361,8 +328,6 @@ impl Groups {
     ) -> Group {
         let id = former.id;
         observation.kernels.insert(id, former.kernels.clone());
-        observation.findings.counts.extend(former.counts.iter().cloned());
-        observation.findings.stalls.extend(former.stalls.iter().cloned());
         let details = members.iter().filter_map(|id| observation.details.get(id));
         if let Some(common) = common(details) {
             observation.details.insert(id, Arc::new(common));

@@ -2,7 +2,7 @@
 
 use super::{EXPOSED, files, fleet_job, rank, rules};
 use crate::promql::{Selector, names};
-use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause::collector::{Collectors, Content, Scope, Selection};
 use gpucause::exposition::classic_buckets::Policy;
 use gpucause::exposition::{ClassicBuckets, Format};
 use gpucause::metric::Level;
@@ -33,7 +33,10 @@ fn page(scope: &Scope) -> Vec<Series> {
     let mut page = Vec::new();
     let buckets = ClassicBuckets::of(Format::Text, scope.level, Policy::Auto);
     let mut writer = Format::Text.writer(scope.level, buckets, &mut page);
-    Collectors::default().write(&observation(), scope, &mut writer).unwrap();
+    let observation = observation();
+    let findings = &rank::findings(&observation);
+    let content = Content { findings, ..Content::from(&observation) };
+    Collectors::default().write(content, scope, &mut writer).unwrap();
     writer.finish().unwrap();
     let label = Regex::new(r#"([a-z_]+)="((?:[^"\\]|\\.)*)""#).unwrap();
     let page = String::from_utf8(page).unwrap();

@@ -6,17 +6,18 @@ mod law;
 
 use super::*;
 use crate::chains::{Chains, engine_input};
-use crate::collector::Collectors;
+use crate::collector::{Collectors, Content};
 use crate::config::Limits;
 use crate::duration::Span;
 use crate::family::{Family, Value};
 use crate::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
 use crate::pipeline::Pipeline;
+use crate::sampler::observer::{Explained, Observer};
 use crate::series::groups::{GroupLabel, GroupLabels};
-use gpucause_engine::Stall;
 use gpucause_engine::chain::Cause;
 use gpucause_engine::settings::Settings;
+use gpucause_engine::{Findings, Stall};
 use kernel::{KEYS, Kernel, Work, comm};
 use law::Law;
 use proptest::prelude::*;
@@ -43,7 +44,7 @@ const ELSEWHERE: [&str; 10] = [
 
 /// The daemon's handling of snapshots, without its probes and its `/proc`.
 struct Node {
-    pipeline: Pipeline<Kernel>,
+    observer: Observer<Kernel>,
     chains: Arc<Chains>,
     config: crate::config::Config,
     collectors: Collectors,
@@ -52,11 +53,12 @@ struct Node {
 impl Node {
     fn new(live_processes: usize, wait_names: usize, group_by: GroupLabels) -> Self {
         let chains = Arc::new(Chains::new(Settings::default()));
-        let pipeline = Pipeline::new(Kernel::default(), Arc::clone(&chains), Nanos(0));
+        let pipeline = Pipeline::new(Kernel::default(), Nanos(0));
+        let observer = Observer::new(pipeline, Arc::clone(&chains));
         let limits = Limits { exited_processes: 2, ..Limits::default() };
         let retention = Span(Duration::from_secs(20));
         let config = crate::config::Config { limits, retention, ..Default::default() };
-        let mut node = Self { pipeline, chains, config, collectors: Collectors::default() };
+        let mut node = Self { observer, chains, config, collectors: Collectors::default() };
         node.config.metrics.group_by = group_by;
         node.limit(live_processes, wait_names);
         node
@@ -66,11 +68,11 @@ impl Node {
         self.config.limits.live_processes = live_processes;
         self.config.limits.wait_names = wait_names;
         self.config.limits.series_per_process = wait_names * crate::series::op_limit::SERIES_PER_OP;
-        self.pipeline.configure(&self.config);
+        self.observer.configure(&self.config);
     }
 
     fn kernel(&mut self) -> &mut Kernel {
-        &mut self.pipeline.source
+        &mut self.observer.pipeline.source
     }
 
     fn page(&mut self, short: u64) -> Vec<Family> {
@@ -82,26 +84,26 @@ impl Node {
     }
 
     fn page_not_before(&mut self, not_before: Nanos) -> Vec<Family> {
-        let Ok(observation) = self.pipeline.export(not_before);
-        let mut observation = Observation::clone(&observation);
-        observation.findings.stalls = stalls(&observation);
-        self.collectors.collect(&observation)
+        let Ok(explained) = self.observer.export(not_before);
+        let Explained { observation, findings } = &*explained;
+        let findings = Findings { stalls: stalls(observation), ..findings.clone() };
+        self.collectors.collect(Content { findings: &findings, ..Content::from(&**observation) })
     }
 
     /// Reaps processes between pages, as the daemon does.
     fn reap(&mut self) {
         let launches = self.kernel().processes();
-        self.pipeline.name_launched(launches);
+        self.observer.pipeline.name_launched(launches);
         let (now, processes) = (self.kernel().now(), self.kernel().processes());
         let ended: Vec<_> =
             processes.iter().filter_map(|process| Some((process.id, process.ended?))).collect();
-        let Ok(()) = self.pipeline.reap(now, &ended);
+        let Ok(()) = self.observer.reap(now, &ended);
     }
 
     fn evaluate(&mut self) {
         let now = self.kernel().now();
-        let Ok(observation) = self.pipeline.observe(Nanos(now.0 + 1));
-        self.chains.evaluate(&engine_input(&observation, HashMap::new()));
+        let Ok(explained) = self.observer.observe(Nanos(now.0 + 1));
+        self.chains.evaluate(&engine_input(&explained.observation, HashMap::new()));
     }
 
     fn take(&mut self, step: &Step) -> Option<Vec<Family>> {
@@ -433,7 +435,8 @@ fn workers_do_not_count_as_observed_processes() {
     node.kernel().begin(1, 0, false);
     node.kernel().work(1, Work::Preempted, 1, 5);
     node.kernel().begin(2, 0, true);
-    let Ok(observation) = node.pipeline.export(Nanos(u64::MAX));
+    let Ok(explained) = node.observer.export(Nanos(u64::MAX));
+    let observation = &explained.observation;
     assert_eq!(observation.snapshot.processes.len(), 2);
     assert_eq!(observation.processes_live, 1);
     let snapshot = gpucause_abi::snapshot::Snapshot::clone(&observation.snapshot);
