@@ -2,6 +2,7 @@
 
 mod host;
 mod probe_states;
+mod victim;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,11 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::EngineInput;
 use gpucause_engine::activity::TimelinePoint;
-use gpucause_engine::chain::{Chain, Victim};
+use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, is_observed};
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
@@ -33,7 +33,7 @@ use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
 use crate::observation::Observation;
 use crate::observing::{Observing, Switch};
-use crate::otlp::{self, ChainLog};
+use crate::otlp::ChainLog;
 use crate::peers::PeerRanks;
 use crate::pipeline::Pipeline;
 use crate::sampler::observer::{Explained, Observer};
@@ -42,6 +42,7 @@ use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::visibility::obstacles;
 use gpucause_engine::Findings;
 use host::Host;
+use victim::victim_process;
 
 /// Between two calls of [`Daemon::reap`].
 pub const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -468,26 +469,6 @@ impl Source for Daemon {
 
 fn observes_any(observer: &Observer<Host>) -> Result<bool, ReadError> {
     observer.pipeline.source.shared.probes.observes_any()
-}
-
-/// Returns the rank and the details of a victim's process.
-fn victim_process(
-    victim: &Victim,
-    snapshot: &Snapshot,
-    observation: &Observation,
-) -> Option<otlp::Process> {
-    let is_victim = |process: &&ProcessSnapshot| {
-        process.tgid.0 == victim.pid
-            && victim.started.is_none_or(|at| process.started_boottime.as_secs_f64() == at)
-    };
-    // The last image of a process that executed another program.
-    let process = snapshot.processes.iter().rfind(is_victim)?;
-    let details = observation.details.get(&process.id);
-    let mut details = details.map(|details| details.named()).unwrap_or_default();
-    if let Some(gpus) = observation.gpu_uuids.get(&process.id) {
-        details.push(("gpu_uuids".to_owned(), gpus.to_string()));
-    }
-    Some(otlp::Process { rank: process.rank.map(|(rank, _)| rank), details })
 }
 
 /// Kernels on which probes can harm what they observe.
