@@ -4,8 +4,9 @@
 //! readable, and increases with each lap: a reader that sees the same even turn before and after copying has a consistent
 //! event.
 
+use crate::c_record::{CRecord, records};
 use crate::op::{CopyKind, OpId};
-use crate::record::{COMM_LEN, CRecord, DEVICE_LEN, records};
+use crate::record::{COMM_LEN, DEVICE_LEN};
 use crate::snapshot::{Comm, DeviceName};
 use crate::state::{BlockOperation, Phase, Reason, Relation, shared_enum};
 use crate::{Nanos, ProcId, Tgid, Tid};

@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
+use crate::c_record::CRecord;
 use crate::event::{self, EventKind};
 use crate::hist;
 use crate::measure;
 use crate::op::{self, Api, Class, CopyKind, LoadClass};
 use crate::python;
-use crate::record::{
-    self, ArgRole, BytesKind, CRecord, GrowingMap, HistKind, SelfCounter, c_records,
-};
+use crate::record::{self, ArgRole, BytesKind, GrowingMap, HistKind, SelfCounter, c_records};
 use crate::sample;
 use crate::state::{BlockOperation, Fault, LockKind, Phase, Reason, Relation, Role, Switch};
 

@@ -13,6 +13,7 @@ pub mod sample;
 pub mod snapshot;
 pub mod state;
 
+mod c_record;
 mod header;
 mod syscall;
 

@@ -3,7 +3,7 @@
 //! it on the page.
 
 use crate::Nanos;
-use crate::record::{CRecord, records};
+use crate::c_record::{CRecord, records};
 
 /// Facts about a number besides its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Python frames, as stored by the kernel programs.
 
-use crate::record::{CRecord, records};
+use crate::c_record::{CRecord, records};
 
 /// Most Python frames of a stack.
 pub const PYTHON_FRAMES: usize = 64;

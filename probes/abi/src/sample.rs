@@ -1,7 +1,7 @@
 //! Samples of what threads run, as stored by the kernel programs.
 
+use crate::c_record::{CRecord, records};
 use crate::python::{PythonLayout, RawPythonFrame};
-use crate::record::{CRecord, records};
 use crate::{ProcId, Tgid, Tid};
 
 /// Innermost frames of a sample that are kept.
