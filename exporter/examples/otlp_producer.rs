@@ -22,7 +22,7 @@ use gpucause::chains::EVALUATE_EVERY;
 use gpucause::clock::cpu_time;
 use gpucause::otlp::{ChainLog, OtlpSettings, Process};
 use gpucause_engine::chain::Chain;
-use gpucause_investigations::recording;
+use gpucause_investigations::any_format;
 use gpucause_probes::allocator::limit_retained_memory;
 use nix::time::{ClockId, clock_gettime};
 
@@ -107,7 +107,7 @@ fn main() {
         |name: &str| arguments.get(name).unwrap_or_else(|| panic!("--{name} is missing"));
     let number = |name: &str| argument(name).parse::<usize>().unwrap();
     let node = argument("node").clone();
-    let recording = recording::open(&PathBuf::from(argument("trace"))).unwrap();
+    let recording = any_format::open(&PathBuf::from(argument("trace"))).unwrap();
     let templates: Vec<_> = recording.chains().unwrap().into_iter().map(|own| own.chain).collect();
     assert!(!templates.is_empty(), "the trace has no chains");
     let log = Arc::new(ChainLog::new(node.clone(), Some(argument("spool").into())));

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use gpucause_investigations::recording::{self, NodeIndex, Recording};
+use gpucause_investigations::any_format;
+use gpucause_investigations::recording::{NodeIndex, Recording};
 
 use crate::cli::ReplayArgs;
 use crate::server::{Server, shutdown_signal};
@@ -29,7 +30,7 @@ const BLOCKING_THREADS: usize = 8;
 /// # Errors
 /// When the file cannot be read, has nothing of the node, or the port is taken.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
-    let recording = recording::open(&args.db)?;
+    let recording = any_format::open(&args.db)?;
     let node = node(&*recording, args.node.as_deref(), &args.db)?;
     let config = args.config_source().load()?;
     let server = args.web.server()?;

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use gpucause_investigations::recording;
+use gpucause_investigations::any_format;
 
 use crate::cli::ViewArgs;
 use crate::failure::Advice;
@@ -26,7 +26,7 @@ const BLOCKING_THREADS: usize = 4;
 /// # Errors
 /// When the file cannot be read, has nothing of the node, or the port is taken.
 pub fn run(args: &ViewArgs) -> anyhow::Result<()> {
-    let recording = recording::open(&args.db)?;
+    let recording = any_format::open(&args.db)?;
     let node = replay::node(&*recording, args.node.as_deref(), &args.db)?;
     let source = Arc::new(TraceFile::read(&args.db, &*recording, node)?);
     drop(recording);

@@ -1,7 +1,5 @@
 //! The incident report: root cause, timeline, and what to do.
 
-mod amounts;
-mod chain_filter;
 mod fleet;
 pub mod html;
 pub mod markdown;
@@ -15,20 +13,18 @@ use std::collections::BTreeSet;
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
 
+use crate::chain_filter::culprits;
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 
-pub(crate) use amounts::amounts;
-pub use chain_filter::ChainFilter;
-pub(crate) use chain_filter::{culprits, is_reportable};
+pub use crate::chain_filter::ChainFilter;
+pub use crate::untrusted_text::{is_control, line};
 pub use report::{
     BetweenLine, CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report,
     SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
-pub use text::render;
-pub use text::{is_control, line, render_chain};
-pub(crate) use text::{losses, plain};
+pub use text::{render, render_chain};
 
 /// Causal chains and observation of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

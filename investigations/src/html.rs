@@ -6,7 +6,8 @@ use std::fmt::{self, Write};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
 
-use crate::explain::{amounts, is_control, losses, plain};
+use crate::amounts::{amounts, losses, plain};
+use crate::untrusted_text::is_control;
 
 /// The style sheet of both.
 pub const STYLE: &str = include_str!("html/style.css");

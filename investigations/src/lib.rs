@@ -1,6 +1,7 @@
 //! Tools for the investigation after an alert: reports, queries, exports and traces.
 
 pub mod accounts;
+pub mod any_format;
 pub mod clickhouse;
 pub mod collectives;
 pub mod explain;
@@ -22,6 +23,9 @@ pub mod symbol;
 pub mod trace;
 pub mod unfinished_file;
 
+mod amounts;
+mod chain_filter;
 mod database;
 mod page;
 mod stack_costs;
+mod untrusted_text;

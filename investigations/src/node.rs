@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::explain::ChainFilter;
+use crate::chain_filter::ChainFilter;
 use crate::http::{self, Address, Client, Conversation, GetError, tls_advice};
 use crate::observation::Observed;
 

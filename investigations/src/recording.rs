@@ -16,12 +16,13 @@ use gpucause_abi::ProcId;
 use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 
-use crate::trace::PIDS;
-
 pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
-pub(crate) use open::{error, read_only};
-pub use open::{is_same_file, open};
+pub use open::is_same_file;
+pub(crate) use open::{error, read_only, wal_of};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
+
+/// Session detail: the processes of `record --pid`, separated by commas; empty or absent where it recorded all.
+pub const PIDS: &str = "pids";
 
 /// Index into [`Recording::nodes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -16,12 +16,13 @@ mod totals;
 mod write_error;
 mod writer;
 
+pub use crate::recording::PIDS;
 pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask};
 pub use output_file::check;
 pub use reader::Trace;
 pub use store::{ProcessRef, Store};
 pub use write_error::WriteError;
-pub use writer::{CLOCK_ERROR, Finished, PIDS, Start, Writer};
+pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
 pub(crate) use event_row::Columns;
 pub(crate) use frames::fnv1a;

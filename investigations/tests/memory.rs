@@ -4,8 +4,9 @@
 use std::ops::ControlFlow;
 
 use gpucause_abi::{ProcId, Tgid};
+use gpucause_investigations::any_format::open;
 use gpucause_investigations::query::{Limits, QueryError, query};
-use gpucause_investigations::recording::{Filter, RecordingError, open};
+use gpucause_investigations::recording::{Filter, RecordingError};
 use gpucause_investigations::trace::{NewEvent, NewKind, Start, Writer};
 use rusqlite::Connection;
 

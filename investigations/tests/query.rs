@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use gpucause_investigations::any_format::open;
 use gpucause_investigations::query::{
     Answer, Limits, QueryError, Value, csv, jsonl, query, table, tsv,
 };
-use gpucause_investigations::recording::open;
 use rusqlite::Connection;
 use tempfile::TempDir;
 

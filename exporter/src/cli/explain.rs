@@ -18,7 +18,7 @@ use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::unfinished_file::UnfinishedFile;
-use gpucause_investigations::{node, recording};
+use gpucause_investigations::{any_format, node};
 
 use self::colour::coloured;
 pub(super) use self::job::read as ranks_of;
@@ -78,7 +78,7 @@ fn status_of(args: &ExplainArgs, outcome: Outcome, worst: Option<Severity>) -> u
 }
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
-    let recording = recording::open(path)?;
+    let recording = any_format::open(path)?;
     let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
     let mut wanted = args.wanted();
     if let Some(since) = args.since {

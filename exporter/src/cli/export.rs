@@ -6,9 +6,10 @@ mod destination;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use gpucause_investigations::any_format;
 use gpucause_investigations::export::{ExportError, Format, ParquetFolder, Written, export};
 use gpucause_investigations::fleet::{self, LiveChains};
-use gpucause_investigations::recording::{self, Recording};
+use gpucause_investigations::recording::Recording;
 
 use crate::cli::{ExportArgs, ExportFormat, interrupt};
 use crate::nodes::{block_on, report};
@@ -29,7 +30,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
 }
 
 fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
-    let recording = recording::open(path)?;
+    let recording = any_format::open(path)?;
     write(&*recording, Some(path), args).with_context(|| format!("exporting {}", path.display()))
 }
 

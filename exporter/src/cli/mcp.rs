@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use gpucause_investigations::any_format;
 use gpucause_investigations::http::{Token, TokenError};
 use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
@@ -12,7 +13,6 @@ use gpucause_investigations::mcp::{
     Stores, http,
 };
 use gpucause_investigations::prometheus::Prometheus;
-use gpucause_investigations::recording;
 
 use crate::check::Report;
 use crate::cli::McpArgs;
@@ -72,7 +72,9 @@ pub enum McpError {
 /// When the file cannot be read, or the flags are not valid for the nodes or clients.
 pub fn run(args: &McpArgs) -> anyhow::Result<()> {
     let source = match &args.db {
-        Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
+        Some(path) => {
+            Source::file(any_format::open(path)?, Some(Box::new(SqlOfFile(path.clone()))))
+        }
         None => Source::Nodes(args.nodes.clients(&args.url)?),
     };
     let (login, ca_file) = (&args.nodes.prometheus_login, args.nodes.ca_file.as_deref());

@@ -4,8 +4,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use gpucause_investigations::any_format;
 use gpucause_investigations::merge::{self, Input, MergeError, Merged, Progress};
-use gpucause_investigations::recording;
 
 use crate::cli::{MergeArgs, interrupt};
 use crate::progress as bar;
@@ -17,7 +17,7 @@ use crate::progress as bar;
 pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
     interrupt::remove_unfinished_files()?;
     let open = |path: &PathBuf| -> anyhow::Result<Input> {
-        Ok(Input::of(path.clone(), recording::open(path)?))
+        Ok(Input::of(path.clone(), any_format::open(path)?))
     };
     let inputs = args.files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let Merged { path, events, files, warnings } = merged(&inputs, &args.output, args.force)?;

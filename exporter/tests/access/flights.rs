@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gpucause_investigations::recording;
+use gpucause_investigations::any_format;
 use tempfile::TempDir;
 
 use crate::fleet::PASSWORD;
@@ -77,7 +77,7 @@ fn records_of_all_nodes_are_one_file_with_measured_clocks_and_each_failure_is_na
         "{said}"
     );
 
-    let recording = recording::open(&nodes.output()).unwrap();
+    let recording = any_format::open(&nodes.output()).unwrap();
     let [first, second] = recording.nodes() else { panic!("{:?}", recording.nodes()) };
     assert!(second.name.starts_with(&format!("{} (https://", first.name)), "{second:?}");
     let ahead = second.clock_ahead_ns.unwrap();

@@ -1,8 +1,8 @@
 //! The causal chain in a file, and the same chain when the file is replayed.
 
 use gpucause_engine::chain::Chain;
+use gpucause_investigations::any_format;
 use gpucause_investigations::explain::Report;
-use gpucause_investigations::recording;
 
 use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;
@@ -41,7 +41,7 @@ fn complaints(case: &Case, chain: &Chain, lost: f64) -> Vec<String> {
 #[test]
 fn explain_ranks_first_what_the_workload_suffered_from() {
     for case in cases() {
-        let recording = recording::open(&case.db()).unwrap();
+        let recording = any_format::open(&case.db()).unwrap();
         let report = Report::of(&case.db(), &*recording).unwrap();
         let [node] = &report.nodes[..] else { panic!("{}: one node", case.name) };
         let root = node.incident.root_cause.as_ref().expect("a chain");
@@ -55,7 +55,7 @@ fn explain_ranks_first_what_the_workload_suffered_from() {
 #[test]
 fn a_replay_finds_the_same_cause_again() {
     for case in cases() {
-        let recording = recording::open(&case.db()).unwrap();
+        let recording = any_format::open(&case.db()).unwrap();
         let report = Report::of(&case.db(), &*recording).unwrap();
         let recorded = report.nodes[0].incident.root_cause.as_ref().unwrap();
         let arguments = ["replay", "--web.listen-address=127.0.0.1:0", "--speed=1000", "--db"];

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
 
+use gpucause_investigations::any_format;
 use gpucause_investigations::query::{Limits, Value, query};
-use gpucause_investigations::recording;
 use regex::Regex;
 
 use crate::{Case, cases, folder, names};
@@ -57,7 +57,7 @@ fn each_case_is_a_small_file_with_its_page_and_what_is_to_be_found() {
         assert!(["db", "md", "json"].contains(&ending) || OTHERS.contains(&&*name), "{name}");
     }
     for case in cases() {
-        let recording = recording::open(&case.db()).unwrap();
+        let recording = any_format::open(&case.db()).unwrap();
         let [session] = recording.sessions() else { panic!("{}: one session", case.name) };
         assert!(session.ended_ns.is_some(), "{} is whole", case.name);
         assert_eq!(session.lost_events, Some(0), "{}", case.name);
@@ -75,7 +75,7 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
             "SELECT comm FROM processes UNION SELECT comm FROM parties UNION SELECT comm FROM waited_for
              UNION SELECT name FROM threads UNION SELECT victim_comm FROM chains UNION SELECT culprit_comm FROM chains",
         );
-        recording::open(&case.db())
+        any_format::open(&case.db())
             .unwrap()
             .snapshots(&mut |look| {
                 for process in &look.input.snapshot.processes {

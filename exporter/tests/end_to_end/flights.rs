@@ -3,6 +3,7 @@
 use crate::exporter::{Exporter, gpucause};
 use crate::poll::{until, within};
 use crate::workload::{Workload, libraries};
+use gpucause_investigations::any_format;
 use gpucause_investigations::explain::Report;
 use gpucause_investigations::recording::{self, Filter, Kind, Recording};
 use nix::sys::signal::Signal;
@@ -63,7 +64,7 @@ fn a_severe_chain_and_a_signal_each_make_a_file_and_only_so_many_stay() {
 
     let path =
         within(WRITTEN_WITHIN, "a file about the chain", || about(dir.path(), "-cpu_preemption"));
-    let recording = recording::open(&path).unwrap();
+    let recording = any_format::open(&path).unwrap();
     assert!(recording.sessions()[0].ended_ns.is_some(), "it is whole");
     assert!(recording.sessions()[0].lost_events.is_some(), "losses are counted");
     let (seconds, calls) = span(&*recording);
@@ -100,7 +101,7 @@ fn a_client_has_the_last_seconds_written_and_fetches_them_as_a_trace() {
     let said = String::from_utf8([flight.stdout, flight.stderr].concat()).unwrap();
     assert_eq!(flight.status.code(), Some(0), "{said}");
     assert!(about(&records, "-request").is_some(), "it stays on the node");
-    let recording = recording::open(&output).unwrap();
+    let recording = any_format::open(&output).unwrap();
     assert!(recording.sessions()[0].ended_ns.is_some() && recording.nodes().len() == 1, "{said}");
     assert_eq!(exporter.samples().count(RECORDS, &[("outcome", "written")]), 1);
 }

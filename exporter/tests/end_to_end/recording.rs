@@ -3,6 +3,7 @@
 use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;
 use crate::workload::{Workload, libraries};
+use gpucause_investigations::any_format;
 use gpucause_investigations::recording::{self, Call, Filter, Kind, Recording};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -67,7 +68,7 @@ fn every_call_is_in_the_file_once_beside_the_accounts_and_is_replayed() {
     workload.end();
 
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "one file, and the log");
-    let trace = recording::open(&db).unwrap();
+    let trace = any_format::open(&db).unwrap();
     assert_eq!(trace.nodes()[0].name, "gpu-1");
     assert_eq!(trace.sessions()[0].lost_events, Some(0));
     let recorded = calls(&*trace, pid.parse().unwrap());
@@ -108,7 +109,7 @@ fn only_slow_calls_of_one_process_are_recorded_where_that_is_asked_for() {
     let truths: Vec<_> = workloads.iter_mut().map(Workload::work).collect();
     end(recorder, &log);
     workloads.into_iter().for_each(Workload::end);
-    let trace = recording::open(&db).unwrap();
+    let trace = any_format::open(&db).unwrap();
     let of = |pid: &str| calls(&*trace, pid.parse().unwrap());
     let (count, sum) = of(&pids[0])["cudaMemcpyAsync"];
     assert_eq!(Some(count), truths[0]["calls"]["cudaMemcpyAsync"].as_u64());
@@ -182,7 +183,7 @@ fn a_recording_of_one_process_ends_with_it() {
     assert_eq!(status.code(), Some(0));
     let said = fs::read_to_string(log).unwrap();
     assert!(said.contains("trace.db: every process of --pid has ended\n"), "{said}");
-    let trace = recording::open(&db).unwrap();
+    let trace = any_format::open(&db).unwrap();
     let (count, _) = calls(&*trace, pid)["cudaLaunchKernel"];
     assert_eq!(Some(count), truth["calls"]["cudaLaunchKernel"].as_u64());
 }

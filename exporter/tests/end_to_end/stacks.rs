@@ -3,6 +3,7 @@
 use crate::exporter::gpucause;
 use crate::recording::{end, record};
 use crate::workload::{Workload, libraries, program};
+use gpucause_investigations::any_format;
 use gpucause_investigations::recording::{self, Filter, Kind, Stack, StackFrame};
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,7 @@ use std::process::Command;
 
 /// The stacks of one process's calls of this op.
 pub(crate) fn stacks(db: &Path, pid: &str, op: &str) -> Vec<Stack> {
-    let trace = recording::open(db).unwrap();
+    let trace = any_format::open(db).unwrap();
     let mut ids = BTreeSet::new();
     let each = &mut |event: &recording::Event| {
         let process = &trace.processes()[event.process.0 as usize];

@@ -7,8 +7,10 @@ use gpucause_engine::utc::utc;
 
 use super::html::{culprit, seconds};
 use super::text::nothing_found;
-use super::{Incident, Recorded, Report, amounts, is_control, plain};
+use super::{Incident, Recorded, Report};
+use crate::amounts::{amounts, plain};
 use crate::html::commands;
+use crate::untrusted_text::is_control;
 
 /// Rows of each table of a trace file; JSON has all.
 const MAX_ROWS: usize = 20;

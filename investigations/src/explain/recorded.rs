@@ -7,8 +7,9 @@ mod thread_time;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::Incident;
 use super::report::{NodeReport, Recorded, Report, TraceFile};
-use super::{ChainFilter, Incident, is_reportable};
+use crate::chain_filter::{ChainFilter, is_reportable};
 use crate::observation::{Observed, Outcome};
 use crate::recording::{
     CallStatistics, Completeness, NodeIndex, ProcessIndex, Recording, RecordingError, Session,

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::report::{Recorded, Report, TraceFile};
-use super::text::{line, printable, render};
+use super::text::{printable, render};
+use crate::untrusted_text::line;
 use gpucause_engine::utc::utc;
 
 /// Rows printed of a table; JSON has all.

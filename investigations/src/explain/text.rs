@@ -2,20 +2,17 @@
 
 use std::fmt::Write as _;
 
-use gpucause_engine::chain::{Chain, Loss};
+use gpucause_engine::chain::Chain;
 
-use super::{Incident, amounts};
+use super::Incident;
+use crate::amounts::{amounts, losses, plain};
 use crate::observation::Outcome;
+use crate::untrusted_text::{is_control, line};
 use gpucause_engine::utc::utc;
 
-/// Culprits listed of a chain; JSON has all.
-const MOST_LOSSES: usize = 5;
 /// PIDs listed of a node.
 const MOST_PIDS: usize = 20;
-/// Share of the loss from which a culprit is listed.
-const LEAST_LOSS: f64 = 0.01;
-/// The probes keep some names for each process and call all other tasks this. A task that has this name counts as one of them.
-const UNNAMED: &str = "other";
+
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
 
@@ -192,62 +189,7 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
     }
 }
 
-/// Lost time by culprit, the longest first, that of all others, with their number where the probes could name them all, and the rest,
-/// whose culprits are not known.
-pub(crate) fn losses(chain: &Chain) -> String {
-    let (unnamed, named): (Vec<&Loss>, Vec<&Loss>) =
-        chain.losses.iter().partition(|loss| loss.pid.is_none() && loss.comm == UNNAMED);
-    let least = LEAST_LOSS * chain.lost_seconds;
-    let shown = named.iter().take(MOST_LOSSES).take_while(|loss| loss.seconds >= least).count();
-    let (listed, others) = named.split_at(shown);
-    let total = |losses: &[&Loss]| losses.iter().map(|loss| loss.seconds).sum::<f64>();
-    let mut parts: Vec<_> = listed
-        .iter()
-        .map(|loss| match loss.pid {
-            Some(pid) => format!("{} (PID {pid}) {:.2} s", loss.comm, loss.seconds),
-            None => format!("{} {:.2} s", loss.comm, loss.seconds),
-        })
-        .collect();
-    let rest = total(others) + total(&unnamed);
-    let time = match rest < 0.005 {
-        true => "less than 0.01 s".to_owned(),
-        false => format!("{rest:.2} s"),
-    };
-    match (others.len(), unnamed.is_empty()) {
-        (0, true) => {}
-        (1, true) => parts.push(format!("1 other {time}")),
-        (count, true) => parts.push(format!("{count} others {time}")),
-        (_, false) => parts.push(format!("others {time}")),
-    }
-    let unknown = chain.lost_seconds - total(listed) - rest;
-    if unknown >= 0.01 {
-        parts.push(format!("not known {unknown:.2} s"));
-    }
-    parts.join(", ")
-}
-
-/// At most six decimal places, without trailing zeros.
-pub(crate) fn plain(value: f64) -> String {
-    let text = if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.6}") };
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
-
 /// Replaces characters that control a terminal, except line ends.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect()
-}
-
-/// Returns true if a character is invisible: controls, format characters, and tag characters, which assistants read.
-pub fn is_control(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// Text on one line: every control character is replaced.
-pub fn line(text: &str) -> String {
-    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }

@@ -10,10 +10,11 @@ use super::{
     ChainsAndClock, ClockOffset, FleetAnswer, Limits, NodeAnswer, NodeFailure, all, ask, distinct,
     each,
 };
+use crate::any_format;
 use crate::http::{Address, Client};
 use crate::merge::{self, Input, Measured};
 use crate::node::{AskError, Flight, download, record_flight, within};
-use crate::recording::{self, NodeIndex};
+use crate::recording::NodeIndex;
 use crate::unfinished_file::UnfinishedFile;
 
 /// Nodes that are asked at a time: their records are to be of the same time.
@@ -98,7 +99,7 @@ impl FetchedFlights {
         let mut reference = None;
         let flights = std::mem::take(&mut self.flights);
         for flight in flights {
-            let recording = match recording::open(flight.file.hidden()) {
+            let recording = match any_format::open(flight.file.hidden()) {
                 Ok(recording) if recording.nodes().len() == 1 => recording,
                 other => {
                     let why = other.map_or_else(
@@ -183,7 +184,7 @@ mod tests {
             assert!(failed.starts_with(&begin), "{failed}");
         }
 
-        let merged = recording::open(&output).unwrap();
+        let merged = any_format::open(&output).unwrap();
         let [first, second] = merged.nodes() else { panic!("{:?}", merged.nodes()) };
         assert_eq!((first.clock_ahead_ns, second.clock_ahead_ns), (Some(0), Some(3_500_000_000)));
         assert_eq!(second.name, format!("{} (http://gpu:4)", first.name));
@@ -201,7 +202,7 @@ mod tests {
         }
         let mut all = FetchedFlights { flights: flights.into(), failures: Vec::new() };
         merge(&all.open(), &output, false, &mut |_| {}).unwrap();
-        let merged = recording::open(&output).unwrap();
+        let merged = any_format::open(&output).unwrap();
         let names: Vec<_> = merged.nodes().iter().map(|own| &*own.name).collect();
         assert_eq!(names, ["gpu (http://gpu:2)", "gpu", "gpu (http://gpu:2) (http://gpu:2)"]);
     }

@@ -10,7 +10,7 @@ use super::arguments::Rows;
 use super::observed::{self, Coverage};
 use super::source::{Source, failure, failures, limits};
 use super::statistics::{NAME_NOT_IN_FILE, NAME_UNOBSERVED};
-use crate::explain::culprits;
+use crate::chain_filter::culprits;
 use crate::fleet::{self, FleetAnswer};
 use crate::observation::Outcome;
 use gpucause_engine::chain::{Chain, CodeShare, Culprit, Loss, Place};

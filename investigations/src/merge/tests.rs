@@ -1,5 +1,5 @@
 use super::*;
-use crate::recording::open;
+use crate::any_format::open;
 
 /// A file system can be mounted.
 mod as_root {

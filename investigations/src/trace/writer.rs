@@ -21,8 +21,7 @@ use super::write_error::WriteError;
 const COMMIT_AFTER: Duration = Duration::from_millis(500);
 /// Session detail: largest error of the node's clock at the start, in nanoseconds.
 pub const CLOCK_ERROR: &str = "clock_error_ns";
-/// Session detail: the processes of `record --pid`, separated by commas; empty or absent where it recorded all.
-pub const PIDS: &str = "pids";
+
 /// One in so many events is deleted when the file is full.
 const PRUNE_ONE_IN: u64 = 10;
 

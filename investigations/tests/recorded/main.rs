@@ -16,8 +16,9 @@ use gpucause_engine::EngineInput;
 use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Loss, Severity, Victim,
 };
+use gpucause_investigations::any_format::open;
 use gpucause_investigations::explain::{ChainFilter, Report, html, markdown, render_report};
-use gpucause_investigations::recording::{Stack, StackFrame, open};
+use gpucause_investigations::recording::{Stack, StackFrame};
 use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, PIDS, Start, Writer};
 
 const SECOND: u64 = 1_000_000_000;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use gpucause_engine::Engine;
 use gpucause_engine::chain::{Cause, Chain, Loss};
 use gpucause_engine::settings::Settings;
+use gpucause_investigations::any_format::open;
 use gpucause_investigations::explain::{html, markdown, render_report};
 use gpucause_investigations::merge::{Input, merge};
 use gpucause_investigations::observation::Outcome;
-use gpucause_investigations::recording::open;
 use gpucause_investigations::trace::{Start, Writer};
 
 use crate::{BEGIN, Process, SECOND, TRAINER, chain, pids, record, report};

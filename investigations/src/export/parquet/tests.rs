@@ -10,9 +10,9 @@ use rusqlite::types::Value;
 use tempfile::TempDir;
 
 use super::*;
+use crate::any_format::open;
 use crate::export::tests::MadeUp;
 use crate::merge::{Input, merge};
-use crate::recording::open;
 
 fn case() -> Box<dyn Recording> {
     open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/cpu-contention.db")).unwrap()
