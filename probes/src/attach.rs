@@ -1,7 +1,5 @@
 //! Attaching the call programs to the functions of one library file.
 
-pub(crate) mod close;
-
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -13,11 +11,12 @@ use gpucause_abi::op::{LoadClass, OpId};
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
-use self::close::close_all;
+use crate::close::close_all;
 use crate::elf::{ProbeSite, Prologue};
 use crate::feature::AttachMode;
-use crate::launch_control::groups::{GROUPS, Group, Groups, LaunchUsers, LinkStates};
-use crate::program::{LoadError, Programs};
+use crate::launch_groups::{GROUPS, Group, Groups, LaunchUsers, LinkStates};
+use crate::load_error::LoadError;
+use crate::program::Programs;
 use crate::registry::{Attach, LinkId};
 
 /// Attaching to a library failed.

@@ -2,7 +2,7 @@
 
 use gpucause_abi::Nanos;
 use nix::sys::time::TimeValLike as _;
-use nix::time::{ClockId, clock_getres};
+use nix::time::{ClockId, clock_getres, clock_gettime};
 
 /// The slowest tick that a kernel can have.
 const SLOWEST_TICK_NS: u32 = 10_000_000;
@@ -30,6 +30,15 @@ pub(crate) fn tick_ns() -> u32 {
     let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map(|tick| tick.num_nanoseconds());
     let tick = tick.ok().and_then(|ns| u32::try_from(ns).ok());
     tick.filter(|&ns| ns > 0).unwrap_or(SLOWEST_TICK_NS)
+}
+
+/// The current monotonic time, as used by the programs.
+pub fn monotonic_now() -> Nanos {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {
+        let seconds = u64::try_from(at.tv_sec()).unwrap_or(0);
+        let nanos = u64::try_from(at.tv_nsec()).unwrap_or(0);
+        Nanos(seconds * 1_000_000_000 + nanos)
+    })
 }
 
 #[cfg(test)]

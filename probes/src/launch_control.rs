@@ -3,10 +3,8 @@
 
 pub(crate) mod budget;
 pub(crate) mod cost;
-pub(crate) mod groups;
 pub(crate) mod modes;
 pub(crate) mod slices;
-pub(crate) mod states;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +14,14 @@ use gpucause_abi::record::{LaunchModeRecord, LoadRecord, SHED_ASYNCS, SHED_QUERI
 use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{ProcId, Tgid};
 
-use self::budget::{CallBudget, Limits, Rung, Window};
+use self::budget::{CallBudget, Limits, Window};
 use self::cost::{Coldness, HitCosts};
 use self::modes::LaunchModes;
 use self::slices::{Random, Slices};
-use self::states::LaunchStates;
 use crate::attach::CallProbes;
-use crate::reader::{Load, ReadError, Reader, monotonic_now};
+use crate::host_clock::monotonic_now;
+use crate::launch_states::{LaunchStates, ONE_IN, Rung};
+use crate::reader::{Load, ReadError, Reader};
 use crate::registry::{Registry, Removed};
 
 /// Length of a window: what a process may take over its budget before less is observed.
@@ -434,7 +433,7 @@ fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Caller) -> Result<(), C
     let rung = own.budget.rung();
     let mode = LaunchModeRecord {
         turn: own.turn,
-        sample_every: if rung.samples_launches() { budget::ONE_IN } else { 0 },
+        sample_every: if rung.samples_launches() { ONE_IN } else { 0 },
         driver_only: own.driver_only.into(),
         shed: if rung.has_queries() { 0 } else { SHED_QUERIES }
             | if rung.samples_asyncs() { SHED_ASYNCS } else { 0 },

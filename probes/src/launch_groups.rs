@@ -13,8 +13,8 @@ use gpucause_abi::Tgid;
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING, MAX_LINKS};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
-use crate::attach::close::close_all;
-use crate::registry::{LinkId, LinkIds};
+use crate::close::close_all;
+use crate::link_ids::{LinkId, LinkIds};
 
 /// Time for launches in flight to return before their probes are detached.
 const DRAIN: Duration = Duration::from_millis(10);

@@ -1,5 +1,7 @@
 //! How the calls of each process are observed. Written by launch control, read by snapshots.
 
+mod rung;
+
 use std::collections::{HashMap, HashSet};
 
 use gpucause_abi::record::ASYNC_ONE_IN;
@@ -7,7 +9,7 @@ use gpucause_abi::snapshot::{LaunchSampling, LaunchStep, RateEstimate};
 use gpucause_abi::{Nanos, ProcId};
 use parking_lot::Mutex;
 
-use super::budget::Rung;
+pub(crate) use rung::{ONE_IN, Rung};
 
 /// By process; processes without an entry have always been observed in full.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 
 use gpucause_abi::op::{Abi, LaunchOps, OpId};
 use gpucause_abi::record::{MAX_OPS, OpInfo};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
-use crate::program::{LoadError, Programs};
+use crate::load_error::LoadError;
 
 /// Suffix of the section's map name.
 const SECTION: &str = ".data.ops";
@@ -16,8 +16,8 @@ const SECTION: &str = ".data.ops";
 pub(crate) struct OpTable(MapHandle);
 
 impl OpTable {
-    pub(crate) fn new(programs: &Programs) -> Result<Self, LoadError> {
-        let mut maps = programs.object.maps();
+    pub(crate) fn of(programs: &Object) -> Result<Self, LoadError> {
+        let mut maps = programs.maps();
         maps.find(|map| map.name().to_string_lossy().ends_with(SECTION))
             .and_then(|map| MapHandle::try_from(&map).ok())
             .map(Self)

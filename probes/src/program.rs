@@ -13,16 +13,17 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes as _;
 
-use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
+use crate::feature::{AttachMode, Features, Tracepoints, kernel_types};
 use crate::op_table;
 use crate::recorder::{RecorderSupport, RingSize};
-use crate::samples;
 use crate::verdict::{ProgramStatus, Verdict};
 
 mod host;
 mod task_storage;
 
+use crate::load_error::LoadError;
 use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
+pub(crate) use host::{SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, TIMERS};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
@@ -77,36 +78,6 @@ pub struct Options {
     /// Called after loading and before the attacher thread starts, to drop privileges. The thread needs those of
     /// [`AttachMode::privileges`].
     pub loaded: Option<fn(AttachMode)>,
-}
-
-/// The programs could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The kernel lacks what every program needs.
-    #[error(transparent)]
-    Feature(#[from] FeatureError),
-    /// The kernel lacks the requested attach mode.
-    #[error("this kernel has no uprobe {} - leave --probe.mode out to use the best it has", .0.label())]
-    NoSuchMode(AttachMode),
-    /// The process may not load programs.
-    #[error(
-        "not permitted to load eBPF programs - grant CAP_BPF and CAP_PERFMON in the host's user namespace (root and the systemd unit have them), \
-         and check that kernel lockdown is not in confidentiality mode"
-    )]
-    NotPermitted,
-    /// libbpf or the kernel refused.
-    #[error("eBPF programs could not be {step}: {source}; {detail}")]
-    Refused {
-        /// The step that failed.
-        step: &'static str,
-        /// The error of libbpf.
-        source: libbpf_rs::Error,
-        /// The last lines of libbpf's own log.
-        detail: String,
-    },
-    /// A map or program that must exist does not.
-    #[error("the compiled programs lack {0}")]
-    Incomplete(&'static str),
 }
 
 /// The programs in the kernel. Drop detaches and unloads them.
@@ -262,8 +233,8 @@ impl Kernel {
     /// Returns true if this program is to be loaded: of those that sample stacks only one, if this kernel has what it is attached to.
     fn loads(&self, program: &str) -> bool {
         match program {
-            samples::BY_EVENTS => self.sampler == program,
-            samples::BY_TIMERS => self.sampler == program && self.tracepoints.has(samples::TIMERS),
+            SAMPLES_BY_EVENTS => self.sampler == program,
+            SAMPLES_BY_TIMERS => self.sampler == program && self.tracepoints.has(TIMERS),
             _ => true,
         }
     }
@@ -389,7 +360,7 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock();
-    let others = RUN_BY_US.into_iter().chain([FORGETS, samples::BY_EVENTS, samples::BY_TIMERS]);
+    let others = RUN_BY_US.into_iter().chain([FORGETS, SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS]);
     let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(others);
     all.find(|name| log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load"))))
 }

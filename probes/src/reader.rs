@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
-use crate::launch_control::states::LaunchStates;
+use crate::launch_states::LaunchStates;
 use crate::program::Iterators;
 use crate::thread_records::CallTotals;
 use crate::{batch, warm_up};
@@ -35,6 +35,7 @@ mod own_program;
 mod unseen_ends;
 mod waits;
 
+use crate::host_clock::monotonic_now;
 use adoption::Adoption;
 use kernels::Timers;
 use known_keys::KnownKeys;
@@ -469,13 +470,4 @@ fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
     process.waits.shrink_to_fit();
     process.dispatchers.shrink_to_fit();
     process
-}
-
-/// The current monotonic time, as used by the programs.
-pub fn monotonic_now() -> Nanos {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {
-        let seconds = u64::try_from(at.tv_sec()).unwrap_or(0);
-        let nanos = u64::try_from(at.tv_nsec()).unwrap_or(0);
-        Nanos(seconds * 1_000_000_000 + nanos)
-    })
 }

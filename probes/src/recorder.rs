@@ -15,7 +15,7 @@ use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::reader::monotonic_now;
+use crate::host_clock::monotonic_now;
 
 mod python;
 mod slots;

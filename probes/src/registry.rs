@@ -13,28 +13,27 @@ use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::elf::{ElfError, LibraryImage, ProbeSite};
-use crate::launch_control::groups::{FIRST_GROUP, GROUPS, LaunchUsers};
+use crate::launch_groups::{FIRST_GROUP, GROUPS, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
 mod abandoned;
 mod file;
 mod ignored;
 mod launch_users;
-mod link_ids;
 mod status;
 mod write_watch;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::link_ids::LinkId;
+use crate::link_ids::LinkIds;
 pub use abandoned::ABANDONED_GRACE;
 pub use file::FileId;
 use file::FileVersion;
 use ignored::{IgnoredFiles, Report};
 use launch_users::LimitedUsers;
 pub(crate) use launch_users::Removed;
-pub use link_ids::LinkId;
-pub(crate) use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
 use write_watch::{Write, WriteWatch};
 

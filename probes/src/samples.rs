@@ -17,14 +17,8 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::batch;
 use crate::online_cpus::online_cpus;
 use crate::perf_event::{EventAttr, open_on_cpu};
-use crate::program::Programs;
+use crate::program::{Programs, SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, TIMERS};
 use crate::verdict::{ProgramStatus, Verdict};
-
-/// The program of perf events.
-pub(crate) const BY_EVENTS: &str = "sample_code";
-/// Its replacement, and the tracepoint of that.
-pub(crate) const BY_TIMERS: &str = "sample_tick";
-pub(crate) const TIMERS: &str = "hrtimer_expire_entry";
 
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 // Bits of `flags`, in the order of the C bit field.
@@ -49,7 +43,7 @@ pub enum SampleError {
     #[error("sampling cannot be switched: {0}")]
     Switch(#[source] io::Error),
     /// The kernel refused to attach the program.
-    #[error("{BY_TIMERS} cannot be attached: {0}")]
+    #[error("{SAMPLES_BY_TIMERS} cannot be attached: {0}")]
     Attach(#[source] libbpf_rs::Error),
     /// A map could not be read.
     #[error("map {0} cannot be read: {1}")]
@@ -135,7 +129,7 @@ impl ClockEvents {
 
     /// The program that samples where there are these.
     pub(crate) fn program(&self) -> &'static str {
-        if self.0.is_empty() { BY_TIMERS } else { BY_EVENTS }
+        if self.0.is_empty() { SAMPLES_BY_TIMERS } else { SAMPLES_BY_EVENTS }
     }
 
     fn control(&self, request: libc::Ioctl, argument: RawFd) -> Result<(), (u32, io::Error)> {
@@ -154,7 +148,7 @@ impl Sampler {
         let (verdict, parts) = match Parts::open(programs, events) {
             Ok(parts) => (Verdict::Attached, Some(parts)),
             Err(error) => {
-                let unsupported = program == BY_TIMERS && !programs.has_tracepoint(TIMERS);
+                let unsupported = program == SAMPLES_BY_TIMERS && !programs.has_tracepoint(TIMERS);
                 let reason = match unsupported {
                     true => format!("this kernel has no tracepoint {TIMERS}"),
                     false => error.to_string(),
@@ -217,7 +211,7 @@ impl Parts {
         let program = program.map(|program| program.as_fd().as_raw_fd()).filter(|&fd| fd >= 0);
         let program = program.ok_or(OpenError::Program)?;
         let (threads, samples) = (map("sampled_threads")?, map("samples")?);
-        let source = if events.program() == BY_EVENTS {
+        let source = if events.program() == SAMPLES_BY_EVENTS {
             events.control(SET_BPF, program).map_err(|(cpu, e)| OpenError::Attach(cpu, e))?;
             Source::Events(events)
         } else {
@@ -235,7 +229,7 @@ impl Parts {
             Source::Timers(programs, link) => {
                 let attached = on.then(|| {
                     let mut all = programs.object.progs_mut();
-                    let program = all.find(|program| program.name() == BY_TIMERS);
+                    let program = all.find(|program| program.name() == SAMPLES_BY_TIMERS);
                     program.ok_or(SampleError::Unavailable)?.attach().map_err(SampleError::Attach)
                 });
                 *link.lock() = attached.transpose()?;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::elf::ProbeSite;
 use crate::elf::fixture::cuda_library;
-use crate::launch_control::groups::{GROUPS, LaunchUsers};
+use crate::launch_groups::{GROUPS, LaunchUsers};
 use crate::registry::{LibraryStatus, Limits, LinkId};
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};

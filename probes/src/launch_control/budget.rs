@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use gpucause_abi::op::LoadClass;
 use gpucause_abi::record::{ASYNC_ONE_IN, LoadRecord};
-use gpucause_abi::snapshot::LaunchStep;
 
 use super::cost::HitCost;
+use crate::launch_states::{ONE_IN, Rung};
 
 /// A rung must stay below this part of the budget, for that many windows, before more is observed again; for twice as many
 /// each time that this was too much within so many windows: nothing is known of calls that are left out.
@@ -31,8 +31,7 @@ const MOST_SAVED: f64 = 0.7;
 pub(crate) const LEAST_SHARE: f64 = 0.02;
 /// Above this share a change is not worthwhile.
 const MOST_SHARE: f64 = 0.95;
-/// Sampling: one in so many launches is timed.
-pub(crate) const ONE_IN: u32 = 64;
+
 /// Fewer asynchronous calls for a launch keep their probes in pauses.
 const FEW: f64 = 0.05;
 /// Share of runtime launches that must call the driver for the driver's probes to replace the runtime's.
@@ -56,69 +55,6 @@ pub(crate) struct Window {
     pub(crate) observed: Duration,
     /// The hits.
     pub(crate) load: LoadRecord,
-}
-
-/// How calls are observed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Rung {
-    /// Each is timed.
-    Full,
-    /// But for queries.
-    WithoutQueries,
-    /// Launches of the runtime are timed in the driver.
-    DriverOnly,
-    /// Launches are counted, and sampled.
-    Sampled,
-    /// So are asynchronous calls.
-    AsyncsSampled,
-    /// For this share of the time.
-    PartTime(f64),
-}
-
-impl Rung {
-    /// How it observes launches.
-    pub(crate) const fn step(self) -> LaunchStep {
-        match self {
-            Self::Full | Self::WithoutQueries => LaunchStep::Full,
-            Self::DriverOnly => LaunchStep::DriverOnly,
-            Self::Sampled | Self::AsyncsSampled => LaunchStep::Sampled { one_in: ONE_IN },
-            Self::PartTime(share) => LaunchStep::PartTime { share, one_in: ONE_IN },
-        }
-    }
-
-    /// The first that observes launches so.
-    pub(crate) const fn of(step: LaunchStep) -> Self {
-        match step {
-            LaunchStep::Full => Self::Full,
-            LaunchStep::DriverOnly => Self::DriverOnly,
-            LaunchStep::Sampled { .. } => Self::Sampled,
-            LaunchStep::PartTime { share, .. } => Self::PartTime(share),
-        }
-    }
-
-    /// Higher for less.
-    pub(crate) const fn rank(self) -> u8 {
-        match self {
-            Self::Full => 0,
-            Self::WithoutQueries => 1,
-            Self::DriverOnly => 2,
-            Self::Sampled => 3,
-            Self::AsyncsSampled => 4,
-            Self::PartTime(_) => 5,
-        }
-    }
-
-    pub(crate) const fn has_queries(self) -> bool {
-        matches!(self, Self::Full)
-    }
-
-    pub(crate) const fn samples_launches(self) -> bool {
-        self.rank() >= Self::Sampled.rank()
-    }
-
-    pub(crate) const fn samples_asyncs(self) -> bool {
-        self.rank() >= Self::AsyncsSampled.rank()
-    }
 }
 
 /// Calls a second of the busiest thread while it is observed, and what is known of them from earlier rungs.

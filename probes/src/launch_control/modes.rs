@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use super::cost::HitCost;
-use crate::program::LoadError;
+use crate::load_error::LoadError;
 
 /// How the daemon's own calls are counted during calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

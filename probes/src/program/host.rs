@@ -13,6 +13,12 @@ pub(super) const FORGETS: &str = "forget_tasks";
 const SUBMITS: &str = "block_start";
 const ISSUES: &str = "block_issue";
 
+/// Samples stacks by perf events.
+pub(crate) const SAMPLES_BY_EVENTS: &str = "sample_code";
+/// Its replacement, and the tracepoint of that.
+pub(crate) const SAMPLES_BY_TIMERS: &str = "sample_tick";
+pub(crate) const TIMERS: &str = "hrtimer_expire_entry";
+
 /// Name of each program and of its kernel tracepoint; none for iterators.
 pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 23] = [
     ("sched_switch", Some("sched_switch")),

@@ -13,7 +13,8 @@ use gpucause_abi::state::{LockKind, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, Syscall, Tgid, Tid};
 use libbpf_rs::Iter;
 
-use super::{ReadError, Reader, decode, failed, monotonic_now};
+use super::{ReadError, Reader, decode, failed};
+use crate::host_clock::monotonic_now;
 use crate::thread_report::{settle, time_account};
 
 /// Most retries: accounts are read again when a thread ended meanwhile, since it could be missing or counted twice.

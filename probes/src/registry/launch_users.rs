@@ -7,7 +7,7 @@ use std::time::Instant;
 use gpucause_abi::Tgid;
 
 use super::{Attach, AttachedFile, FileId, Registry};
-use crate::launch_control::groups::{GROUPS, LaunchUsers};
+use crate::launch_groups::{GROUPS, LaunchUsers};
 
 /// A file with more users keeps its probes for all: attaching to each takes milliseconds.
 const MOST_USERS: usize = 64;
