@@ -67,6 +67,8 @@ VERIFIED_ONCE int note_coldness(struct thread *thread, __u64 began)
 		return 0;
 	load_of(thread)->lookup_ns += ns;
 	thread->load.lookups++;
+	count_self(SELF_LOOKUPS);
+	count_self_by(SELF_LOOKUP_NS, ns);
 	return 0;
 }
 

@@ -18,7 +18,7 @@ use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
 use crate::attach::{AttachError, CallProbes};
-use crate::launch_control::cost::{HitCost, HitCosts, TYPICAL};
+use crate::hit_cost::{HitCost, HitCosts, TYPICAL};
 use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 use crate::reader::{ReadError, Reader};

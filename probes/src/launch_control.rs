@@ -2,7 +2,6 @@
 //! what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
-pub(crate) mod cost;
 pub(crate) mod modes;
 pub(crate) mod slices;
 
@@ -15,10 +14,10 @@ use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{ProcId, Tgid};
 
 use self::budget::{CallBudget, Limits, Window};
-use self::cost::{Coldness, HitCosts};
 use self::modes::LaunchModes;
 use self::slices::{Random, Slices};
 use crate::attach::CallProbes;
+use crate::hit_cost::{Coldness, HitCosts};
 use crate::host_clock::monotonic_now;
 use crate::launch_states::{LaunchStates, ONE_IN, Rung};
 use crate::reader::{Load, ReadError, Reader};

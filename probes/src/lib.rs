@@ -32,6 +32,7 @@ mod batch;
 mod calibrate;
 mod close;
 mod desired_state;
+mod hit_cost;
 mod launch_control;
 mod launch_groups;
 mod launch_states;

@@ -19,8 +19,8 @@ use crate::desired_state::{DesiredState, DesiredStateCell};
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
 use crate::hazard::filtered_returns_kill;
+use crate::hit_cost::HitCosts;
 use crate::launch_control::LaunchControl;
-use crate::launch_control::cost::HitCosts;
 use crate::launch_control::modes::LaunchModes;
 use crate::launch_states::LaunchStates;
 use crate::load_error::LoadError;
@@ -130,6 +130,9 @@ impl Probes {
         let (calibration, totals) = calibration.unwrap_or_default();
         let (measured, used_links) = calibration.unzip();
         let hit_costs = options.hit_cost.map(HitCosts::of).or(measured);
+        if let Some(costs) = hit_costs {
+            reader.set_costs(costs);
+        }
         let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);

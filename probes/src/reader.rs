@@ -35,6 +35,7 @@ mod own_program;
 mod unseen_ends;
 mod waits;
 
+use crate::hit_cost::{HitCosts, Hits, SpentTime};
 use crate::host_clock::monotonic_now;
 use adoption::Adoption;
 use kernels::Timers;
@@ -181,6 +182,8 @@ pub struct Reader {
     tenures: Map,
     block_io: Map,
     self_counters: Map,
+    /// Time that hits of call probes took, by these costs; `None` where they are not known.
+    spent: Mutex<Option<(HitCosts, SpentTime)>>,
     /// The iterator that reports live threads; without it time accounts contain only ended threads.
     reports: Mutex<Option<Link>>,
     links: Map,
@@ -220,6 +223,7 @@ impl Reader {
             launch_states,
             adoption: Adoption::new(map(adoption::MAP)?, map(adoption::ORPHANS)?),
             self_counters: map("self_counters")?,
+            spent: Mutex::default(),
             ends: OwnProgram::of(object, unseen_ends::PROGRAM)?,
         })
     }
@@ -228,6 +232,11 @@ impl Reader {
     pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
         *self.reports.lock() = reports;
         self.adoption.set_program(adopts);
+    }
+
+    /// Sets what hits of call probes cost.
+    pub(crate) fn set_costs(&self, costs: HitCosts) {
+        *self.spent.lock() = Some((costs, SpentTime::default()));
     }
 
     /// Deletes all processes and resets the self counters.
@@ -423,7 +432,23 @@ impl Reader {
     }
 
     fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
-        SelfCounter::ALL.iter().map(|&counter| Ok((counter, self.total(counter)?))).collect()
+        let counters = SelfCounter::ALL.iter().map(|&counter| Ok((counter, self.total(counter)?)));
+        let mut counters = counters.collect::<Result<Vec<_>, ReadError>>()?;
+        let of = |wanted| counters.iter().find(|own| own.0 == wanted).map_or(0, |own| own.1);
+        let hits = Hits {
+            all: of(SelfCounter::HitCall),
+            left_at_entry: of(SelfCounter::LeftAtEntry),
+            single_stepped: of(SelfCounter::SingleStepped),
+            lookups: (of(SelfCounter::Lookups), of(SelfCounter::LookupNs)),
+        };
+        let spent = match &mut *self.spent.lock() {
+            Some((costs, spent)) => spent.follow(hits, costs),
+            None => Nanos(0),
+        };
+        for own in counters.iter_mut().filter(|own| own.0 == SelfCounter::CostCall) {
+            own.1 = spent.0;
+        }
+        Ok(counters)
     }
 
     /// Over all CPUs.

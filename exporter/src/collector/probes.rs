@@ -92,6 +92,9 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry
             | SelfCounter::SingleStepped
+            | SelfCounter::Lookups
+            | SelfCounter::LookupNs
+            | SelfCounter::CostCall
             | SelfCounter::CostSwitch
             | SelfCounter::CostWaking
             | SelfCounter::CostLifecycle
@@ -128,28 +131,22 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
 fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     let mut cost = Family::new(&PROBE_COST);
     let mut of_hit = Family::new(&PROBE_HIT_COST);
-    let counters = &observation.snapshot.counters;
-    let count_of = |wanted| counters.iter().find(|own| own.0 == wanted).map_or(0, |own| own.1);
-    let left_at_entry = count_of(SelfCounter::LeftAtEntry);
-    let stepped = count_of(SelfCounter::SingleStepped);
-    for &(counter, count) in &observation.snapshot.counters {
-        let label = counter.label();
-        let (probe, time) = match (counter, observation.hit_cost, label.strip_prefix("cost_")) {
-            (SelfCounter::HitCall, Some(each), _) => {
-                let entry = observation.entry_cost.unwrap_or(each);
-                of_hit.push(["call".into()], Value::Seconds(each));
-                of_hit.push(["call_entry".into()], Value::Seconds(entry));
-                let timed = count.saturating_sub(left_at_entry).saturating_mul(each.0);
-                let left = left_at_entry.saturating_mul(entry.0);
-                let step = observation.step_cost.unwrap_or(Nanos(0));
-                of_hit.push(["call_step".into()], Value::Seconds(step));
-                let stepped = stepped.saturating_mul(step.0);
-                ("call", Nanos(timed.saturating_add(left).saturating_add(stepped)))
-            }
-            (_, _, Some(probe)) => (probe, Nanos(count)),
-            _ => continue,
-        };
-        cost.push_created([LabelValue::Fixed(probe)], Value::Seconds(time), since);
+    let costs = [
+        ("call", observation.hit_cost),
+        ("call_entry", observation.entry_cost),
+        ("call_step", observation.step_cost),
+    ];
+    for (hit, each) in costs {
+        if let Some(each) = each {
+            of_hit.push([hit.into()], Value::Seconds(each));
+        }
+    }
+    for &(counter, nanos) in &observation.snapshot.counters {
+        let is_known = counter != SelfCounter::CostCall || observation.hit_cost.is_some();
+        if let Some(probe) = counter.label().strip_prefix("cost_").filter(|_| is_known) {
+            let time = Value::Seconds(Nanos(nanos));
+            cost.push_created([LabelValue::Fixed(probe)], time, since);
+        }
     }
     let mut duty = Family::new(&PROBE_DUTY);
     duty.push([], Value::Float(observation.duty_ratio));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpucause_abi::op::LoadClass;
 use gpucause_abi::record::{ASYNC_ONE_IN, LoadRecord};
 
-use super::cost::HitCost;
+use crate::hit_cost::HitCost;
 use crate::launch_states::{ONE_IN, Rung};
 
 /// A rung must stay below this part of the budget, for that many windows, before more is observed again; for twice as many

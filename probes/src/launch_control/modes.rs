@@ -7,7 +7,7 @@ use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use super::cost::HitCost;
+use crate::hit_cost::HitCost;
 use crate::load_error::LoadError;
 
 /// How the daemon's own calls are counted during calibration.

@@ -100,6 +100,8 @@ shared_enum! {
         HitSample = "hit_sample",
         /// Runs of the programs for the kernel's own locks, without those for locks that spin.
         HitLock = "hit_lock",
+        /// Time that hits of call probes took of threads, in nanoseconds. User space computes it: traps and returns are no part of a program.
+        CostCall = "cost_call",
         /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
         /// follow in the order of their runs.
         CostSwitch = "cost_switch",
@@ -126,6 +128,10 @@ shared_enum! {
         LeftAtEntry = "left_at_entry",
         /// Hits of probes on instructions that the kernel single-steps. Dearer than others.
         SingleStepped = "single_stepped",
+        /// Hits of call probes for which it was measured how long the program took to find the thread's record.
+        Lookups = "lookups",
+        /// How long it took in all, in nanoseconds.
+        LookupNs = "lookup_ns",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or ended by exit or exec.

@@ -67,12 +67,11 @@ impl HitCosts {
         (f64::from(charged_ns) * cost.counted.0 as f64 / self.warm.counted.0.max(1) as f64) as u32
     }
 
-    /// How cold the caches are in a program with these hits.
-    fn coldness(&self, load: &LoadRecord) -> Option<f64> {
+    /// How cold the caches are where so many lookups took so many nanoseconds.
+    fn coldness(&self, lookups: f64, nanos: f64) -> Option<f64> {
         let (warm, cold) =
             self.lookups.filter(|(warm, cold)| cold - warm > warm * LEAST_DIFFERENCE)?;
-        let mean = f64::from(load.lookup_ns) / f64::from(load.lookups);
-        let own = (load.lookups > 0).then_some(mean)?;
+        let own = (lookups > 0.0).then_some(nanos / lookups)?;
         Some(((own - warm) / (cold - warm)).clamp(0.0, MOST_COLDNESS))
     }
 }
@@ -84,7 +83,7 @@ pub(crate) struct Coldness(Option<f64>);
 impl Coldness {
     /// Follows what is known of a window. Returns what a hit costs in the program.
     pub(crate) fn follow(&mut self, load: &LoadRecord, costs: &HitCosts) -> HitCost {
-        if let Some(now) = costs.coldness(load) {
+        if let Some(now) = costs.coldness(load.lookups.into(), load.lookup_ns.into()) {
             let before = self.0.unwrap_or(now);
             self.0 = Some((now - before).mul_add(LAST, before));
         }
@@ -94,6 +93,47 @@ impl Coldness {
     /// Returns the cost of a hit in the program.
     pub(crate) fn cost(self, costs: &HitCosts) -> HitCost {
         costs.at(self.0.unwrap_or(1.0))
+    }
+}
+
+/// Time that all hits took of threads so far: each costs as much as its program's caches were cold when it came.
+#[derive(Debug, Default)]
+pub(crate) struct SpentTime {
+    seen: Hits,
+    /// How cold the caches were at the last hits for which that is known.
+    coldness: Option<f64>,
+    total: Nanos,
+}
+
+/// Hits so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Hits {
+    pub(crate) all: u64,
+    pub(crate) left_at_entry: u64,
+    pub(crate) single_stepped: u64,
+    /// Hits with a measured lookup, and the nanoseconds that these took.
+    pub(crate) lookups: (u64, u64),
+}
+
+impl SpentTime {
+    /// Adds what the hits since the last call cost. Returns the sum.
+    pub(crate) fn follow(&mut self, hits: Hits, costs: &HitCosts) -> Nanos {
+        let since = |of: fn(&Hits) -> u64| of(&hits).saturating_sub(of(&self.seen));
+        let (lookups, nanos) = (since(|own| own.lookups.0), since(|own| own.lookups.1));
+        self.coldness = costs.coldness(lookups as f64, nanos as f64).or(self.coldness);
+        let cost = costs.at(self.coldness.unwrap_or(1.0));
+        let left = since(|own| own.left_at_entry);
+        let timed = since(|own| own.all).saturating_sub(left);
+        let parts = [
+            (timed, cost.timed),
+            (left, cost.counted),
+            (since(|own| own.single_stepped), cost.stepped),
+        ];
+        for (hits, each) in parts {
+            self.total.0 = self.total.0.saturating_add(hits.saturating_mul(each.0));
+        }
+        self.seen = hits;
+        self.total
     }
 }
 
@@ -121,6 +161,18 @@ mod tests {
     fn a_hit_costs_what_it_costs_after_other_work_until_it_is_known_better() {
         assert_eq!(counted(&COSTS, &[]), 1_200);
         assert_eq!(counted(&HitCosts { lookups: Some((200.0, 205.0)), ..COSTS }, &[200]), 1_200);
+    }
+
+    #[test]
+    fn hits_took_what_each_costs_in_caches_as_cold_as_they_were() {
+        let mut spent = SpentTime::default();
+        let mut hits = Hits { all: 10, left_at_entry: 4, ..Hits::default() };
+        assert_eq!(spent.follow(hits, &COSTS).0, 6 * 2_000 + 4 * 1_200);
+        (hits.all, hits.lookups) = (20, (5, 5 * 200));
+        assert_eq!(spent.follow(hits, &COSTS).0, 16_800 + 10 * 1_000);
+        (hits.all, hits.single_stepped) = (30, 1);
+        assert_eq!(spent.follow(hits, &COSTS).0, 26_800 + 10 * 1_000 + 8_000);
+        assert_eq!(spent.follow(hits, &COSTS).0, 44_800);
     }
 
     #[test]
