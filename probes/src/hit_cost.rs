@@ -96,7 +96,7 @@ impl Coldness {
     }
 }
 
-/// Time that all hits took of threads so far: each costs as much as its program's caches were cold when it came.
+/// Time that all hits took of threads so far: those between two calls cost as much as caches were cold meanwhile, on average.
 #[derive(Debug, Default)]
 pub(crate) struct SpentTime {
     seen: Hits,
@@ -108,31 +108,43 @@ pub(crate) struct SpentTime {
 /// Hits so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Hits {
-    pub(crate) all: u64,
+    pub(crate) timed: u64,
     pub(crate) left_at_entry: u64,
     pub(crate) single_stepped: u64,
     /// Hits with a measured lookup, and the nanoseconds that these took.
-    pub(crate) lookups: (u64, u64),
+    pub(crate) lookups: u64,
+    pub(crate) lookup_ns: u64,
+}
+
+impl Hits {
+    /// Combines each number with that of `other`.
+    fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            timed: of(self.timed, other.timed),
+            left_at_entry: of(self.left_at_entry, other.left_at_entry),
+            single_stepped: of(self.single_stepped, other.single_stepped),
+            lookups: of(self.lookups, other.lookups),
+            lookup_ns: of(self.lookup_ns, other.lookup_ns),
+        }
+    }
 }
 
 impl SpentTime {
-    /// Adds what the hits since the last call cost. Returns the sum.
+    /// Adds what the hits since the last call cost. Returns the sum. Hits that are left at entry are known late, and count as timed until
+    /// then: fewer timed ones than before are no new ones.
     pub(crate) fn follow(&mut self, hits: Hits, costs: &HitCosts) -> Nanos {
-        let since = |of: fn(&Hits) -> u64| of(&hits).saturating_sub(of(&self.seen));
-        let (lookups, nanos) = (since(|own| own.lookups.0), since(|own| own.lookups.1));
-        self.coldness = costs.coldness(lookups as f64, nanos as f64).or(self.coldness);
+        let new = hits.with(&self.seen, u64::saturating_sub);
+        self.seen = hits.with(&self.seen, u64::max);
+        self.coldness = costs.coldness(new.lookups as f64, new.lookup_ns as f64).or(self.coldness);
         let cost = costs.at(self.coldness.unwrap_or(1.0));
-        let left = since(|own| own.left_at_entry);
-        let timed = since(|own| own.all).saturating_sub(left);
         let parts = [
-            (timed, cost.timed),
-            (left, cost.counted),
-            (since(|own| own.single_stepped), cost.stepped),
+            (new.timed, cost.timed),
+            (new.left_at_entry, cost.counted),
+            (new.single_stepped, cost.stepped),
         ];
         for (hits, each) in parts {
             self.total.0 = self.total.0.saturating_add(hits.saturating_mul(each.0));
         }
-        self.seen = hits;
         self.total
     }
 }
@@ -166,13 +178,25 @@ mod tests {
     #[test]
     fn hits_took_what_each_costs_in_caches_as_cold_as_they_were() {
         let mut spent = SpentTime::default();
-        let mut hits = Hits { all: 10, left_at_entry: 4, ..Hits::default() };
+        let mut hits = Hits { timed: 6, left_at_entry: 4, ..Hits::default() };
         assert_eq!(spent.follow(hits, &COSTS).0, 6 * 2_000 + 4 * 1_200);
-        (hits.all, hits.lookups) = (20, (5, 5 * 200));
+        (hits.timed, hits.lookups, hits.lookup_ns) = (16, 5, 5 * 200);
         assert_eq!(spent.follow(hits, &COSTS).0, 16_800 + 10 * 1_000);
-        (hits.all, hits.single_stepped) = (30, 1);
+        (hits.timed, hits.single_stepped) = (26, 1);
         assert_eq!(spent.follow(hits, &COSTS).0, 26_800 + 10 * 1_000 + 8_000);
         assert_eq!(spent.follow(hits, &COSTS).0, 44_800);
+    }
+
+    #[test]
+    fn hits_that_are_known_late_to_be_left_at_entry_are_no_new_timed_ones() {
+        let mut spent = SpentTime::default();
+        let hits = |timed, left_at_entry| Hits { timed, left_at_entry, ..Hits::default() };
+        assert_eq!(spent.follow(hits(20, 0), &COSTS).0, 40_000);
+        assert_eq!(spent.follow(hits(8, 32), &COSTS).0, 40_000 + 32 * 1_200);
+        assert_eq!(spent.follow(hits(20, 40), &COSTS).0, 40_000 + 40 * 1_200);
+        // An older reading comes late.
+        assert_eq!(spent.follow(hits(8, 32), &COSTS).0, 40_000 + 40 * 1_200);
+        assert_eq!(spent.follow(hits(21, 40), &COSTS).0, 42_000 + 40 * 1_200);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Error bound of the host's wall clock, and the length of a tick, from the kernel.
+//! The host's clocks: the monotonic time, the error bound of the wall clock, and the length of a tick.
 
 use gpucause_abi::Nanos;
 use nix::sys::time::TimeValLike as _;

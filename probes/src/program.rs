@@ -23,7 +23,7 @@ mod task_storage;
 
 use crate::load_error::LoadError;
 use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
-pub(crate) use host::{SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, TIMERS};
+pub(crate) use host::{SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, SAMPLES_TRACEPOINT};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
@@ -234,7 +234,9 @@ impl Kernel {
     fn loads(&self, program: &str) -> bool {
         match program {
             SAMPLES_BY_EVENTS => self.sampler == program,
-            SAMPLES_BY_TIMERS => self.sampler == program && self.tracepoints.has(TIMERS),
+            SAMPLES_BY_TIMERS => {
+                self.sampler == program && self.tracepoints.has(SAMPLES_TRACEPOINT)
+            }
             _ => true,
         }
     }

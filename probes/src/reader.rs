@@ -20,7 +20,6 @@ use zerocopy::FromBytes;
 
 use crate::launch_states::LaunchStates;
 use crate::program::Iterators;
-use crate::thread_records::CallTotals;
 use crate::{batch, warm_up};
 
 mod adoption;
@@ -32,10 +31,11 @@ mod known_keys;
 mod loads;
 mod orphans;
 mod own_program;
+mod self_counters;
 mod unseen_ends;
 mod waits;
 
-use crate::hit_cost::{HitCosts, Hits, SpentTime};
+use crate::hit_cost::{HitCosts, SpentTime};
 use crate::host_clock::monotonic_now;
 use adoption::Adoption;
 use kernels::Timers;
@@ -234,23 +234,11 @@ impl Reader {
         self.adoption.set_program(adopts);
     }
 
-    /// Sets what hits of call probes cost.
-    pub(crate) fn set_costs(&self, costs: HitCosts) {
-        *self.spent.lock() = Some((costs, SpentTime::default()));
-    }
-
     /// Deletes all processes and resets the self counters.
     pub(crate) fn remove_all(&self) -> Result<(), ReadError> {
         let ids = self.processes()?.0.into_keys().map(ProcId).collect();
         self.remove(&ids)?;
-        for &counter in SelfCounter::ALL {
-            let key = u32::from(counter as u8).to_ne_bytes();
-            let Some(mut values) = self.self_counter(counter)? else { continue };
-            values.iter_mut().for_each(|value| value.fill(0));
-            let Map { name, handle, .. } = &self.self_counters;
-            handle.update_percpu(&key, &values, MapFlags::ANY).map_err(failed(name))?;
-        }
-        Ok(())
+        self.reset_counters()
     }
 
     /// Copies every account.
@@ -422,47 +410,6 @@ impl Reader {
                 process.errors.push((OpId(key.op), key.code, count));
             }
         })
-    }
-
-    /// A counter, by CPU.
-    fn self_counter(&self, counter: SelfCounter) -> Result<Option<Vec<Vec<u8>>>, ReadError> {
-        let Map { name, handle, .. } = &self.self_counters;
-        let key = u32::from(counter as u8).to_ne_bytes();
-        handle.lookup_percpu(&key, MapFlags::ANY).map_err(failed(name))
-    }
-
-    fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
-        let counters = SelfCounter::ALL.iter().map(|&counter| Ok((counter, self.total(counter)?)));
-        let mut counters = counters.collect::<Result<Vec<_>, ReadError>>()?;
-        let of = |wanted| counters.iter().find(|own| own.0 == wanted).map_or(0, |own| own.1);
-        let hits = Hits {
-            all: of(SelfCounter::HitCall),
-            left_at_entry: of(SelfCounter::LeftAtEntry),
-            single_stepped: of(SelfCounter::SingleStepped),
-            lookups: (of(SelfCounter::Lookups), of(SelfCounter::LookupNs)),
-        };
-        let spent = match &mut *self.spent.lock() {
-            Some((costs, spent)) => spent.follow(hits, costs),
-            None => Nanos(0),
-        };
-        for own in counters.iter_mut().filter(|own| own.0 == SelfCounter::CostCall) {
-            own.1 = spent.0;
-        }
-        Ok(counters)
-    }
-
-    /// Over all CPUs.
-    fn total(&self, counter: SelfCounter) -> Result<u64, ReadError> {
-        let per_cpu = self.self_counter(counter)?.unwrap_or_default();
-        let values = per_cpu.iter().filter_map(|bytes| bytes.first_chunk().copied());
-        Ok(values.map(u64::from_ne_bytes).sum())
-    }
-
-    /// Returns the totals of calls.
-    pub(crate) fn call_totals(&self) -> Result<CallTotals, ReadError> {
-        // In this order: what is lost is hit before.
-        let without_record = self.total(SelfCounter::NoRecord)?;
-        Ok(CallTotals { hits: self.total(SelfCounter::HitCall)?, without_record })
     }
 }
 

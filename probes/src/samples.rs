@@ -17,7 +17,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::batch;
 use crate::online_cpus::online_cpus;
 use crate::perf_event::{EventAttr, open_on_cpu};
-use crate::program::{Programs, SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, TIMERS};
+use crate::program::{Programs, SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, SAMPLES_TRACEPOINT};
 use crate::verdict::{ProgramStatus, Verdict};
 
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
@@ -148,9 +148,10 @@ impl Sampler {
         let (verdict, parts) = match Parts::open(programs, events) {
             Ok(parts) => (Verdict::Attached, Some(parts)),
             Err(error) => {
-                let unsupported = program == SAMPLES_BY_TIMERS && !programs.has_tracepoint(TIMERS);
+                let unsupported =
+                    program == SAMPLES_BY_TIMERS && !programs.has_tracepoint(SAMPLES_TRACEPOINT);
                 let reason = match unsupported {
-                    true => format!("this kernel has no tracepoint {TIMERS}"),
+                    true => format!("this kernel has no tracepoint {SAMPLES_TRACEPOINT}"),
                     false => error.to_string(),
                 };
                 tracing::warn!(reason, "stacks are not sampled: chains name no functions");

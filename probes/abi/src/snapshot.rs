@@ -20,7 +20,7 @@ pub struct Snapshot {
     pub taken_at: Nanos,
     /// Every process that is or was observed, by [`ProcId`].
     pub processes: Vec<ProcessSnapshot>,
-    /// The programs' counters about themselves, by [`SelfCounter`].
+    /// The programs' counters about themselves, and what the reader makes of them.
     pub counters: Vec<(SelfCounter, u64)>,
     /// Fill of every bounded map.
     pub maps: Vec<MapUsage>,

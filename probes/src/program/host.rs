@@ -17,7 +17,7 @@ const ISSUES: &str = "block_issue";
 pub(crate) const SAMPLES_BY_EVENTS: &str = "sample_code";
 /// Its replacement, and the tracepoint of that.
 pub(crate) const SAMPLES_BY_TIMERS: &str = "sample_tick";
-pub(crate) const TIMERS: &str = "hrtimer_expire_entry";
+pub(crate) const SAMPLES_TRACEPOINT: &str = "hrtimer_expire_entry";
 
 /// Name of each program and of its kernel tracepoint; none for iterators.
 pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 23] = [

@@ -78,7 +78,7 @@ shared_enum! {
 }
 
 shared_enum! {
-    /// Counters of the programs about themselves.
+    /// Counters of the programs about themselves, and what user space makes of them.
     SelfCounter, "SELF" {
         /// Traced calls that were entered: runs of the call program, returns not counted again.
         HitCall = "hit_call",
