@@ -232,7 +232,9 @@ impl Chains {
 
     /// Adds the chains of these processes to those of `other` from now on.
     pub(crate) fn aggregate(&self, processes: &HashSet<ProcId>) {
-        self.engine().aggregate(processes);
+        if !processes.is_empty() {
+            self.engine().aggregate(processes);
+        }
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

@@ -1,4 +1,4 @@
-//! Turns an observation into families, with one collector per group of metrics. A failing collector does not affect others.
+//! Turns the content of a page into families, with one collector per group of metrics. A failing collector does not affect others.
 
 mod calls;
 mod chains;
@@ -16,7 +16,7 @@ mod scope;
 mod selection;
 mod waits;
 
-use crate::daemon_state::{ConfigState, DaemonState};
+use crate::daemon_state::DaemonState;
 use crate::family::{Exported, Family, Sink, Value};
 use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
@@ -46,19 +46,10 @@ pub struct Content<'a> {
 static NO_FINDINGS: Findings =
     Findings { chains: Vec::new(), counts: Vec::new(), stalls: Vec::new() };
 
-/// State of a daemon without files and receivers.
-static PLAIN: DaemonState = DaemonState {
-    config: ConfigState { successful: true, taken_at: 0.0 },
-    web_config: None,
-    flights: None,
-    otlp: None,
-    peers: None,
-};
-
 /// An observation alone.
 impl<'a> From<&'a Observation> for Content<'a> {
     fn from(observation: &'a Observation) -> Self {
-        Self { observation, findings: &NO_FINDINGS, daemon: &PLAIN }
+        Self { observation, findings: &NO_FINDINGS, daemon: &DaemonState::PLAIN }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::text_file;
 use outline::Node;
 use reader::joined;
 
-pub use crate::series::process_filter::{Matcher, Pattern, ProcessFilter};
+use crate::series::process_filter::ProcessFilter;
 pub use launch_ops::OpNames;
 pub use outline::Position;
 pub(crate) use typed::{typed, typed_in_part};

@@ -86,8 +86,9 @@ impl Shared {
     }
 
     fn state(&self) -> DaemonState {
+        let config = self.in_effect().1;
         DaemonState {
-            config: self.in_effect().1,
+            config,
             web_config: self.access.get().and_then(|access| access.reload_state()),
             flights: self.flights.get().map(|flights| flights.counts()),
             otlp: self.chain_log.get().and_then(|log| log.counts()),
@@ -191,7 +192,7 @@ impl Daemon {
     pub fn with_gpus(mut self, gpus: Gpus) -> Self {
         self.gpus = Arc::new(gpus);
         let gpus = Arc::clone(&self.gpus);
-        self.sampler.submit(|observer| observer.pipeline.source.gpus = gpus);
+        self.sampler.submit(|observer| observer.source().gpus = gpus);
         self
     }
 
@@ -365,7 +366,7 @@ impl Daemon {
     /// # Errors
     /// When the sampler has failed.
     pub fn kernel_names(&self) -> Result<Vec<(ProcId, u64, Arc<str>)>, SampleError> {
-        self.sampler.call(|observer| Ok(observer.pipeline.kernel_names()))
+        self.sampler.call(|observer| Ok(observer.kernel_names()))
     }
 
     /// The recorder of single events, which [`Options::recorder`] must have enabled.
@@ -390,9 +391,9 @@ impl Daemon {
     pub fn reap(&self) -> Result<(), SampleError> {
         self.shared.observing.update(&self.status());
         self.sampler.call(|observer| {
-            let launches = observer.pipeline.source.shared.probes.launches()?;
-            observer.pipeline.name_launched(launches);
-            let ended = observer.pipeline.source.shared.probes.ended()?;
+            let launches = observer.source().shared.probes.launches()?;
+            observer.name_launched(launches);
+            let ended = observer.source().shared.probes.ended()?;
             observer.reap(monotonic_now(), &ended)
         })
     }
@@ -467,8 +468,8 @@ impl Source for Daemon {
     }
 }
 
-fn observes_any(observer: &Observer<Host>) -> Result<bool, ReadError> {
-    observer.pipeline.source.shared.probes.observes_any()
+fn observes_any(observer: &mut Observer<Host>) -> Result<bool, ReadError> {
+    observer.source().shared.probes.observes_any()
 }
 
 /// Kernels on which probes can harm what they observe.

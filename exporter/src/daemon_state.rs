@@ -9,13 +9,24 @@ pub struct DaemonState {
     /// How the last reload of the configuration went.
     pub config: ConfigState,
     /// How reloads of the web configuration went, if there is one.
-    pub web_config: Option<ReloadState>,
+    pub web_config: Option<WebConfigState>,
     /// Files of the flight recorder by outcome, where there is one.
     pub flights: Option<[(&'static str, u64); 3]>,
     /// Counts of the records of logged chains, where chains are logged.
     pub otlp: Option<OtlpCounts>,
     /// Outcomes of requests about ranks on other hosts, where a Prometheus is asked.
     pub peers: Option<PeersState>,
+}
+
+impl DaemonState {
+    /// State of a daemon without files and receivers.
+    pub const PLAIN: Self = Self {
+        config: ConfigState { successful: true, taken_at: 0.0 },
+        web_config: None,
+        flights: None,
+        otlp: None,
+        peers: None,
+    };
 }
 
 /// How the last reload of the configuration went.
@@ -29,13 +40,13 @@ pub struct ConfigState {
 
 impl Default for ConfigState {
     fn default() -> Self {
-        Self { successful: true, taken_at: 0.0 }
+        DaemonState::PLAIN.config
     }
 }
 
-/// The outcome of reloads.
+/// How reloads of the web configuration went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReloadState {
+pub struct WebConfigState {
     /// Failed reloads.
     pub failures: u64,
     /// True if the last one succeeded.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Write as _};
 
-use gpucause_investigations::explain::is_control;
+use gpucause_investigations::untrusted_text::is_control;
 
 use crate::file_limits;
 use crate::privileges::is_root;

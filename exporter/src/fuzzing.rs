@@ -128,8 +128,11 @@ fn kernel_name(data: &[u8]) {
 /// Parses the answer of a node to `gpucause explain`.
 fn node(data: &[u8]) {
     let Ok(answer) = serde_json::from_slice::<Chains>(data) else { return };
-    let observed =
-        answer.observed(f64::MAX, 0.0, &gpucause_investigations::explain::ChainFilter::default());
+    let observed = answer.observed(
+        f64::MAX,
+        0.0,
+        &gpucause_investigations::chain_filter::ChainFilter::default(),
+    );
     let incident = Incident::of(answer.node, answer.chains, observed);
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");

@@ -14,7 +14,7 @@ use gpucause_engine::observation::{ObservationState, Period};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The input of every collector.
+/// All of a host at one time.
 #[derive(Debug, Clone)]
 pub struct Observation {
     /// State of the observation, and since when it holds.

@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
+use std::mem::take;
 use std::sync::Arc;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
@@ -72,6 +73,9 @@ pub(crate) struct Pipeline<S> {
     ops: OpLimit,
     suggestions: Suggestions,
     ops_per_process: usize,
+    /// For the next [`Sampled`]: a sample that fails loses none.
+    aggregated: HashSet<ProcId>,
+    left: Vec<(ProcId, ProcId)>,
 }
 
 /// A new observation.
@@ -103,6 +107,8 @@ impl<S: AccountSource> Pipeline<S> {
             ops: OpLimit::default(),
             suggestions: Suggestions::default(),
             ops_per_process: usize::MAX,
+            aggregated: HashSet::new(),
+            left: Vec::new(),
         }
     }
 
@@ -128,7 +134,7 @@ impl<S: AccountSource> Pipeline<S> {
     pub(crate) fn sample(&mut self) -> Result<Sampled, S::Error> {
         let mut snapshot = self.source.snapshot()?;
         let clock = self.source.clock(snapshot.taken_at);
-        let aggregated = self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
+        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
         let processes_live = live(&snapshot.processes);
         let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
@@ -155,12 +161,13 @@ impl<S: AccountSource> Pipeline<S> {
             ..Observation::new(snapshot, self.since, clock)
         };
         self.source.complete(&mut observation);
-        let left = self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
+        self.left.extend(self.life_cycle.groups.update(&mut observation, self.wait_name_limit));
         observation.aggregated_ops = self.ops.update(calls_of(&observation), self.ops_per_process);
         observation.ops_aggregated = self.ops.aggregated();
         if !self.life_cycle.groups.is_active() {
             self.suggestions.update(&observation);
         }
+        let (aggregated, left) = (take(&mut self.aggregated), take(&mut self.left));
         Ok(Sampled { observation, aggregated, left })
     }
 
@@ -184,7 +191,8 @@ impl<S: AccountSource> Pipeline<S> {
             return Ok(None);
         }
         let mut snapshot = self.source.snapshot()?;
-        self.remove_ended(snapshot.taken_at, &mut snapshot.processes).map(Some)
+        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
+        Ok(Some(take(&mut self.aggregated)))
     }
 
     /// These processes are exported.
@@ -197,17 +205,17 @@ impl<S: AccountSource> Pipeline<S> {
         self.kernel_names.names()
     }
 
-    /// Returns the processes that are part of `other` from now on.
     fn remove_ended(
         &mut self,
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
-    ) -> Result<HashSet<ProcId>, S::Error> {
+    ) -> Result<(), S::Error> {
         let due = self.life_cycle.due(now, processes);
         self.source.remove(&due.all)?;
         let excluded = self.selection.excluded(processes, &self.details);
         let admits = |process: &ProcessSnapshot| !excluded.contains(&process.id);
-        Ok(self.life_cycle.remove(&due, processes, admits))
+        self.aggregated.extend(self.life_cycle.remove(&due, processes, admits));
+        Ok(())
     }
 
     /// Leaves out the processes that the configuration excludes; returns how many of those are live.

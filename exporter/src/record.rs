@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use gpucause_investigations::trace::{CLOCK_ERROR, PIDS, Start, Writer, check};
+use gpucause_investigations::recording::PIDS;
+use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer, check};
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;

@@ -1,4 +1,4 @@
-//! Reads configuration files.
+//! Reads small text files that a user names.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};

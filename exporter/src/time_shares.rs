@@ -187,13 +187,3 @@ impl Shares {
         parts.flat_map(|(part, count)| std::iter::repeat_n(part, count)).collect()
     }
 }
-
-/// The text without characters that mislead on a terminal: controls, invisible marks, and changes of the writing direction.
-pub(crate) fn printable(text: &str) -> String {
-    let misleads = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
-    };
-    text.chars().map(|c| if misleads(c) { '?' } else { c }).collect()
-}

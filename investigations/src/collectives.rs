@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 use gpucause_abi::op::{Class, op_of_symbol};
 use serde::Serialize;
 
-use crate::explain::{FailureReport, line};
+use crate::explain::FailureReport;
 use crate::fleet::NodeFailure;
 use crate::observation::Outcome;
 use crate::page::{Sample, samples};
+use crate::untrusted_text::line;
 
 /// Calls between two ranks alone: their numbers differ by rank.
 const POINT_TO_POINT: [&str; 3] = ["ncclSend", "ncclRecv", "ncclPutSignal"];

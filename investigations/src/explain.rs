@@ -13,12 +13,11 @@ use std::collections::BTreeSet;
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
 
-use crate::chain_filter::culprits;
+use crate::chain_filter::{ChainFilter, culprits};
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
+use crate::untrusted_text::line;
 
-pub use crate::chain_filter::ChainFilter;
-pub use crate::untrusted_text::{is_control, line};
 pub use report::{
     BetweenLine, CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report,
     SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,

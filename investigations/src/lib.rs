@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod any_format;
+pub mod chain_filter;
 pub mod clickhouse;
 pub mod collectives;
 pub mod explain;
@@ -22,10 +23,9 @@ pub mod server_pool;
 pub mod symbol;
 pub mod trace;
 pub mod unfinished_file;
+pub mod untrusted_text;
 
 mod amounts;
-mod chain_filter;
 mod database;
 mod page;
 mod stack_costs;
-mod untrusted_text;

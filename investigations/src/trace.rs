@@ -16,7 +16,6 @@ mod totals;
 mod write_error;
 mod writer;
 
-pub use crate::recording::PIDS;
 pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask};
 pub use output_file::check;
 pub use reader::Trace;

@@ -1,4 +1,4 @@
-//! Computes what a cause took of the time of a thread in a window.
+//! Claims of causes on the time of a thread in a window.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;

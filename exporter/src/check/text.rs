@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Point, Report, State};
+use gpucause_investigations::untrusted_text::line;
 
 impl Report {
     /// The report as text, with colours: to be printed on a stream that removes them where they are not wanted.
@@ -36,16 +37,10 @@ fn write_point(out: &mut String, point: &Point) {
         State::Unsupported | State::Disabled => "\x1b[33m",
         State::Failed => "\x1b[1;31m",
     };
-    let (label, subject) = (point.state.label(), printable(&point.subject));
-    let text = printable(&point.text());
+    let (label, subject) = (point.state.label(), line(&point.subject));
+    let text = line(&point.text());
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{colour}{label:<12}\x1b[0m {subject:<26} {text}");
-}
-
-/// Names of programs and answers of servers are in it.
-fn printable(text: &str) -> String {
-    let is_control = gpucause_investigations::explain::is_control;
-    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

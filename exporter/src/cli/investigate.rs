@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gpucause_engine::chain::Severity;
-use gpucause_investigations::explain::ChainFilter;
+use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::WallClock;
-use crate::daemon_state::{ConfigState, DaemonState, ReloadState};
+use crate::daemon_state::{ConfigState, DaemonState, WebConfigState};
 use crate::family::Sample;
 use crate::kernel_launches::KernelLaunches;
 use crate::metric::{
@@ -129,7 +129,7 @@ fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
     let daemon = DaemonState {
         config: ConfigState::default(),
-        web_config: Some(ReloadState::default()),
+        web_config: Some(WebConfigState::default()),
         flights: Some([("written", 1), ("suppressed", 0), ("failed", 0)]),
         otlp: Some(OtlpCounts::default()),
         peers: Some(PeersState { age: Some(Duration::ZERO), ..PeersState::default() }),

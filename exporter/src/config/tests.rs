@@ -1,5 +1,6 @@
 //! Valid and invalid configurations, and the messages.
 
+use crate::series::process_filter::{Matcher, Pattern};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 

@@ -5,7 +5,8 @@ use gpucause_engine::activity::{Activities, Activity};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use crate::time_shares::{Part, Shares, printable};
+use crate::time_shares::{Part, Shares};
+use gpucause_investigations::untrusted_text::line;
 
 /// The processes that make traced calls.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -85,7 +86,7 @@ impl ProcessRow {
         let shares = Shares::from(&own.time);
         Self {
             pid: own.pid.0,
-            comm: printable(&own.comm.to_text()),
+            comm: line(&own.comm.to_text()),
             has_ended: own.has_ended,
             seconds: own.span.as_secs_f64(),
             launches: own.launches,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpucause_investigations::explain::is_control;
+use gpucause_investigations::untrusted_text::is_control;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;

@@ -39,7 +39,7 @@ pub(super) struct Recorded<'a> {
 pub(super) struct RecordedSampler {
     settings: Settings,
     wait_name_limit: usize,
-    chains: Arc<Chains>,
+    chains: Chains,
     pipeline: Pipeline<RecordedSource>,
     /// Time of the first snapshot of the run.
     begun: Option<Nanos>,
@@ -51,7 +51,7 @@ impl RecordedSampler {
     }
 
     fn with(settings: Settings, wait_name_limit: usize) -> Self {
-        let chains = Arc::new(Chains::new(settings.clone()));
+        let chains = Chains::new(settings.clone());
         // Without limits: the recorder has applied them already.
         let mut pipeline = Pipeline::new(RecordedSource::default(), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
@@ -74,9 +74,7 @@ impl RecordedSampler {
             .collect();
         source.kernels.clone_from(kernels);
         let Ok(Sampled { mut observation, aggregated, .. }) = self.pipeline.sample();
-        if !aggregated.is_empty() {
-            self.chains.aggregate(&aggregated);
-        }
+        self.chains.aggregate(&aggregated);
         let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
         // The served state begins with the run, however long the recorded host was up before.
         observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();

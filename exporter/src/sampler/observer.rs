@@ -1,8 +1,8 @@
 //! Keeps the last observation for those who can share it, together with the chains that were found until then.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::Findings;
 
@@ -30,10 +30,10 @@ pub(crate) struct Explained {
     pub(crate) findings: Findings,
 }
 
-/// Makes observations of one source.
+/// Makes observations of one source, and keeps the last one with its chains.
 #[derive(Debug)]
 pub(crate) struct Observer<S> {
-    pub(crate) pipeline: Pipeline<S>,
+    pipeline: Pipeline<S>,
     chains: Arc<Chains>,
     by_group: FindingsByGroup,
     /// The last observation, until it is too old for a page or something makes it wrong.
@@ -55,6 +55,20 @@ impl<S: AccountSource> Observer<S> {
         }
     }
 
+    pub(crate) const fn source(&mut self) -> &mut S {
+        &mut self.pipeline.source
+    }
+
+    /// Between observations: names the kernels that processes launched, while those processes live.
+    pub(crate) fn name_launched(&mut self, processes: Vec<ProcessSnapshot>) {
+        self.pipeline.name_launched(processes);
+    }
+
+    /// The kernel functions that have names, by process and handle.
+    pub(crate) fn kernel_names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
+        self.pipeline.kernel_names()
+    }
+
     /// Applies another configuration from now on.
     pub(crate) fn configure(&mut self, config: &Config) {
         self.pipeline.configure(config);
@@ -68,19 +82,13 @@ impl<S: AccountSource> Observer<S> {
             // It may show processes that are part of `other` from now on.
             self.forget_latest();
         }
-        self.aggregate(&reaped?.unwrap_or_default());
+        self.chains.aggregate(&reaped?.unwrap_or_default());
         Ok(())
-    }
-
-    fn aggregate(&self, processes: &HashSet<ProcId>) {
-        if !processes.is_empty() {
-            self.chains.aggregate(processes);
-        }
     }
 
     fn sample(&mut self) -> Result<Explained, S::Error> {
         let Sampled { observation, aggregated, left } = self.pipeline.sample()?;
-        self.aggregate(&aggregated);
+        self.chains.aggregate(&aggregated);
         let mut findings = self.chains.findings();
         self.by_group.update(&observation.groups, &left, &mut findings);
         Ok(Explained { observation: Arc::new(observation), findings })

@@ -83,7 +83,7 @@ fn at(milliseconds: u64) -> Nanos {
 impl Observer<Idle> {
     /// When the snapshot was taken that a page shows.
     fn page_at(&mut self, now: Nanos) -> Nanos {
-        self.pipeline.source.now = now;
+        self.source().now = now;
         self.page(now).unwrap().observation.snapshot.taken_at
     }
 }
@@ -101,7 +101,7 @@ fn pages_within_100_ms_share_a_sample_and_a_later_one_has_its_own() {
 fn whoever_compares_observations_has_a_new_one_which_pages_share() {
     let mut observer = observer();
     assert_eq!(observer.page_at(at(1_000)), at(1_000));
-    observer.pipeline.source.now = at(1_010);
+    observer.source().now = at(1_010);
     let explained = observer.observe(at(1_010)).unwrap();
     assert_eq!(explained.observation.snapshot.taken_at, at(1_010));
     assert!(Arc::ptr_eq(&explained, &observer.page(at(1_020)).unwrap()));
@@ -116,12 +116,12 @@ fn a_scrape_at_a_fixed_interval_finds_a_sample_that_was_taken_shortly_before() {
     }
     let due = observer.next_sample(at(3_500)).unwrap();
     assert!((at(3_920)..=at(3_980)).contains(&due), "{due:?}");
-    observer.pipeline.source.now = at(3_970);
+    observer.source().now = at(3_970);
     observer.sample_early(at(3_970)).unwrap();
     assert_eq!(observer.next_sample(at(3_970)), None, "once for each scrape");
     assert_eq!(observer.page_at(at(4_001)), at(3_970));
     // One that comes late has its own.
-    observer.pipeline.source.now = at(4_970);
+    observer.source().now = at(4_970);
     observer.sample_early(at(4_970)).unwrap();
     assert_eq!(observer.page_at(at(5_100)), at(5_100));
 }
@@ -133,7 +133,7 @@ fn what_can_wait_is_sampled_after_a_page_that_it_would_delay() {
         observer.page_at(at(second * 1_000));
     }
     let mut observed_at = |milliseconds| {
-        observer.pipeline.source.now = at(milliseconds);
+        observer.source().now = at(milliseconds);
         let observed = observer.observe_between_pages(at(milliseconds)).unwrap();
         observed.map(|own| own.observation.snapshot.taken_at)
     };
@@ -179,7 +179,7 @@ fn a_sample_that_panics_is_an_error_and_the_next_one_is_taken() {
 #[test]
 fn a_sample_that_no_page_can_share_any_more_takes_no_memory() {
     let sampler = Sampler::start(observer()).unwrap();
-    sampler.submit(|observer| observer.pipeline.source.now = at(1_000));
+    sampler.submit(|observer| observer.source().now = at(1_000));
     let sample = Arc::downgrade(&sampler.page(at(1_000)).unwrap());
     let begin = Instant::now();
     while sample.strong_count() > 0 {
@@ -193,7 +193,7 @@ fn submitting_a_task_does_not_wait_for_a_sample_under_way() {
     let sampler = Sampler::start(observer()).unwrap();
     let (end, ended) = channel::<()>();
     sampler.submit(move |_| _ = ended.recv());
-    sampler.submit(|observer| observer.pipeline.source.now = at(1_000));
+    sampler.submit(|observer| observer.source().now = at(1_000));
     drop(end);
     assert_eq!(sampler.page(at(1_000)).unwrap().observation.snapshot.taken_at, at(1_000));
 }

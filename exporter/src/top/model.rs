@@ -12,7 +12,8 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::Activity;
 
 use crate::observation::Observation;
-use crate::time_shares::{Part, Shares, printable};
+use crate::time_shares::{Part, Shares};
+use gpucause_investigations::untrusted_text::line;
 
 pub(super) use waits::Wait;
 
@@ -48,7 +49,7 @@ impl View {
                 let Some(pid) = wait.pid else { continue };
                 if known.len() < MAX_OWNERS || known.contains_key(&pid) {
                     let owner = known.entry(pid).or_insert_with(|| owner(pid, &wait.name));
-                    wait.owner = owner.as_deref().map(printable);
+                    wait.owner = owner.as_deref().map(line);
                 }
             }
         }
@@ -170,7 +171,7 @@ fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, window: (Nanos, 
     Row {
         id: now.id,
         pid: now.tgid,
-        comm: printable(&now.comm.to_text()),
+        comm: line(&now.comm.to_text()),
         has_ended: activity.has_ended,
         launches_per_second: activity.launches_per_second(),
         p50: activity.warm.quantile(0.5),
@@ -251,7 +252,7 @@ fn facts(observation: &Observation, process: &ProcessSnapshot) -> Vec<(&'static 
         ("container", details.container_id.chars().take(12).collect()),
     ];
     let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
-    known.map(|(name, fact)| (name, printable(&fact))).collect()
+    known.map(|(name, fact)| (name, line(&fact))).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::accounts::rebuild;
-use gpucause_investigations::explain::{ChainFilter, Report};
+use gpucause_investigations::chain_filter::ChainFilter;
+use gpucause_investigations::explain::Report;
 use gpucause_investigations::recording::{NodeIndex, Recording};
 
 use super::totals::Totals;

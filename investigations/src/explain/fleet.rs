@@ -1,7 +1,8 @@
 //! The report of live nodes.
 
+use super::Incident;
 use super::report::{FailureReport, NodeReport, Report};
-use super::{ChainFilter, Incident};
+use crate::chain_filter::ChainFilter;
 use crate::fleet::{FleetAnswer, NodeAnswer, NodeFailure};
 use crate::http::Address;
 use crate::node::Chains;

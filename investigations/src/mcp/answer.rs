@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
-use crate::explain::is_control;
+use crate::untrusted_text::is_control;
 
 /// Longest error, in characters.
 pub(super) const MAX_ERROR: usize = 600;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::{Answer, Value};
-use crate::explain::is_control;
+use crate::untrusted_text::is_control;
 
 /// Largest width of a column, in characters.
 const MAX_WIDTH: usize = 60;

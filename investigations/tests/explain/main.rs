@@ -9,9 +9,8 @@ use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
 };
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{
-    ChainFilter, Incident, NodeReport, Report, html, markdown, render,
-};
+use gpucause_investigations::chain_filter::ChainFilter;
+use gpucause_investigations::explain::{Incident, NodeReport, Report, html, markdown, render};
 use gpucause_investigations::observation::Observed;
 
 fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain {

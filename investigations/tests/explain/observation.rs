@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpucause_engine::chain::Cause;
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{ChainFilter, Incident, render};
+use gpucause_investigations::chain_filter::ChainFilter;
+use gpucause_investigations::explain::{Incident, render};
 use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::Outcome;
 

@@ -2,7 +2,8 @@
 
 use gpucause_engine::chain::{Cause, Chain, Course, Evidence, Severity};
 use gpucause_engine::observation::Period;
-use gpucause_investigations::explain::{ChainFilter, Incident, html, render};
+use gpucause_investigations::chain_filter::ChainFilter;
+use gpucause_investigations::explain::{Incident, html, render};
 
 use crate::{NOON, asked, chain, observed, report_of};
 

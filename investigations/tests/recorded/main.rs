@@ -17,9 +17,10 @@ use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Loss, Severity, Victim,
 };
 use gpucause_investigations::any_format::open;
-use gpucause_investigations::explain::{ChainFilter, Report, html, markdown, render_report};
-use gpucause_investigations::recording::{Stack, StackFrame};
-use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, PIDS, Start, Writer};
+use gpucause_investigations::chain_filter::ChainFilter;
+use gpucause_investigations::explain::{Report, html, markdown, render_report};
+use gpucause_investigations::recording::{PIDS, Stack, StackFrame};
+use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, Start, Writer};
 
 const SECOND: u64 = 1_000_000_000;
 const BEGIN: i64 = 1_700_000_000_000_000_000;

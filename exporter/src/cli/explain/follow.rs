@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
-use gpucause_investigations::explain::{NodeReport, Report, line, markdown, render_chain};
+use gpucause_investigations::explain::{NodeReport, Report, markdown, render_chain};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
+use gpucause_investigations::untrusted_text::line;
 use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 

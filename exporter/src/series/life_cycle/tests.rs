@@ -72,7 +72,7 @@ impl Node {
     }
 
     fn kernel(&mut self) -> &mut Kernel {
-        &mut self.observer.pipeline.source
+        self.observer.source()
     }
 
     fn page(&mut self, short: u64) -> Vec<Family> {
@@ -93,7 +93,7 @@ impl Node {
     /// Reaps processes between pages, as the daemon does.
     fn reap(&mut self) {
         let launches = self.kernel().processes();
-        self.observer.pipeline.name_launched(launches);
+        self.observer.name_launched(launches);
         let (now, processes) = (self.kernel().now(), self.kernel().processes());
         let ended: Vec<_> =
             processes.iter().filter_map(|process| Some((process.id, process.ended?))).collect();

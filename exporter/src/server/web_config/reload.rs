@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::WebConfig;
 use crate::config::ConfigError;
-use crate::daemon_state::ReloadState;
+use crate::daemon_state::WebConfigState;
 
 /// Between two polls of the files. A change is applied when two polls find the same state: then the write is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
@@ -60,11 +60,11 @@ impl LiveWebConfig {
 
     /// The outcome of reloads, if there is a file.
     #[must_use]
-    pub fn reload_state(&self) -> Option<ReloadState> {
+    pub fn reload_state(&self) -> Option<WebConfigState> {
         self.path.as_ref()?;
         let failures = self.failures.load(Ordering::Relaxed);
         let last_succeeded = failures == self.failures_at_success.load(Ordering::Relaxed);
-        Some(ReloadState { failures, last_succeeded })
+        Some(WebConfigState { failures, last_succeeded })
     }
 
     /// Reloads when files change, until aborted.

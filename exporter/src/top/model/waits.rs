@@ -6,7 +6,9 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, Tgid};
 
-use super::{Part, Shares, printable};
+use gpucause_investigations::untrusted_text::line;
+
+use super::{Part, Shares};
 use crate::wait_names::task_name;
 
 /// Time waited for a task.
@@ -63,7 +65,7 @@ fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), Total> {
             Reason::Preempted | Reason::Runqueue => Reason::Preempted,
             blocked => blocked,
         };
-        let name = printable(task_name(&wait.on.to_text()));
+        let name = line(task_name(&wait.on.to_text()));
         let total = totals.entry((reason, name)).or_default();
         total.time += wait.total.0;
         total.is_worker |= wait.relation == Relation::Worker;
