@@ -9,7 +9,7 @@
 #[allow(dead_code, reason = "made for tests of whole pages")]
 mod rank;
 
-use gpucause::collector::{Collectors, Scope};
+use gpucause::collector::{Collectors, Content, Scope};
 use gpucause::family::Sink;
 use gpucause::observation::Observation;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
@@ -74,7 +74,10 @@ impl Source for Ranks {
     }
 
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        Ok(Collectors::default().write(&self.observation(), scope, page)?)
+        let observation = &self.observation();
+        let findings = &rank::findings(observation);
+        let content = Content { findings, ..Content::from(observation) };
+        Ok(Collectors::default().write(content, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {
