@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::EngineInput;
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, is_observed};
+use gpucause_engine::{EngineInput, Findings};
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
@@ -40,7 +40,6 @@ use crate::sampler::observer::{Explained, Observer};
 use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::visibility::obstacles;
-use gpucause_engine::Findings;
 use host::Host;
 use victim::victim_process;
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use zerocopy::IntoBytes as _;
 
 use crate::feature::{AttachMode, Features, Tracepoints, kernel_types};
+use crate::load_error::LoadError;
 use crate::op_table;
 use crate::recorder::{RecorderSupport, RingSize};
 use crate::verdict::{ProgramStatus, Verdict};
@@ -21,7 +22,6 @@ use crate::verdict::{ProgramStatus, Verdict};
 mod host;
 mod task_storage;
 
-use crate::load_error::LoadError;
 use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
 pub(crate) use host::{SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, SAMPLES_TRACEPOINT};
 

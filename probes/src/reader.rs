@@ -18,6 +18,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
+use crate::hit_cost::{HitCosts, SpentTime};
+use crate::host_clock::monotonic_now;
 use crate::launch_states::LaunchStates;
 use crate::program::Iterators;
 use crate::{batch, warm_up};
@@ -35,8 +37,6 @@ mod self_counters;
 mod unseen_ends;
 mod waits;
 
-use crate::hit_cost::{HitCosts, SpentTime};
-use crate::host_clock::monotonic_now;
 use adoption::Adoption;
 use kernels::Timers;
 use known_keys::KnownKeys;

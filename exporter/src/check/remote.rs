@@ -7,8 +7,7 @@ use gpucause_investigations::prometheus::{Prometheus, QueryError};
 
 use super::prometheus::{RULES, Rules};
 use super::{Point, State};
-use crate::nodes::MAX_ANSWER;
-use crate::nodes::block_on;
+use crate::nodes::{MAX_ANSWER, block_on};
 use crate::otlp::{OtlpSettings, probe};
 use crate::peers::{self, PeersSettings};
 

@@ -4,9 +4,8 @@ use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::Findings;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Place, Severity};
-use gpucause_engine::{ChainCount, Stall};
+use gpucause_engine::{ChainCount, Findings, Stall};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(super) struct Chains;

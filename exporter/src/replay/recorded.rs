@@ -10,7 +10,7 @@ use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{ChainCount, EngineInput, Stall};
+use gpucause_engine::{ChainCount, EngineInput, Findings, Stall};
 use gpucause_investigations::recording::Process;
 
 use super::source::Current;
@@ -22,7 +22,6 @@ use crate::live_page::Processes;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Pipeline, Sampled};
 use crate::process_details::{Details, ProcessDetails};
-use gpucause_engine::Findings;
 
 /// A recorded snapshot.
 pub(super) struct Recorded<'a> {

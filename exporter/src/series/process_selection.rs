@@ -6,12 +6,10 @@ use std::sync::Arc;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 
-use crate::process_details::Details;
-use crate::process_details::ProcessDetails;
+use crate::process_details::{Details, ProcessDetails};
 use crate::series::process_filter::ProcessFilter;
 use crate::workers::{Owners, is_worker};
 
-/// The details of processes.
 /// A filter, and a cache of its results, each valid while the details of the process are unchanged.
 #[derive(Debug, Default)]
 pub struct ProcessSelection {
