@@ -192,6 +192,22 @@ fn launches_that_are_timed_stand_for_all_of_a_program_that_repeats_itself() -> R
     Ok(())
 }
 
+/// Programs that measured a step to cost more than the rest of a hit. Other load may slow down either.
+#[cfg(target_arch = "x86_64")]
+fn observed_with_dear_steps() -> Result<Observed> {
+    let mut measured = Vec::new();
+    for _ in 0..5 {
+        let observed = Observed::start(Options { calibrate: true, ..Options::default() })?;
+        let status = observed.status();
+        let (entry, step) = status.entry_cost.zip(status.step_cost).context("not measured")?;
+        if step > entry {
+            return Ok(observed);
+        }
+        measured.push((entry, step));
+    }
+    anyhow::bail!("a hit and a step on top cost {measured:?}")
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn hits_that_the_kernel_single_steps_are_known_as_such_and_cost_more() -> Result<()> {
@@ -199,10 +215,7 @@ fn hits_that_the_kernel_single_steps_are_known_as_such_and_cost_more() -> Result
     let driver = dir.path().join("libcuda.so.1");
     compile(STEPPED_DRIVER, &driver, &["-shared", "-fPIC"])?;
     compile(PROGRAM, &dir.path().join("program"), &[])?;
-    let observed = Observed::start(Options { calibrate: true, ..Options::default() })?;
-    let status = observed.status();
-    let (entry, step) = status.entry_cost.zip(status.step_cost).context("not measured")?;
-    ensure!(step > entry, "{step:?} more than {entry:?}");
+    let observed = observed_with_dear_steps()?;
     let before = observed.counter(SelfCounter::SingleStepped)?;
     let mut launcher = Launcher::start(dir.path(), &driver)?;
     let process = launcher.launch(&observed, &[&driver])?;
