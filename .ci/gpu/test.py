@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pytorch"))
 from expected import MOST_LOST
 from exporter import Exporter, within
 from healthy import PROGRAMS
+from host import step_back
 from observed import LostTime, shown
 from started import Started, check, failed
 
@@ -162,6 +163,7 @@ def cost(exporter):
 
 
 def main():
+    step_back()
     exporter = Exporter(sys.argv[1], "127.0.0.1:9439")
     try:
         check(exporter.starts(), "the exporter starts")

@@ -18,7 +18,7 @@ import threading
 import time
 
 from exporter import Exporter, within
-from host import cpu_seconds
+from host import FIRST, cpu_seconds, step_back
 
 SETTLES, LASTS = 10.0, 6.0
 # The name of a turn in which no exporter runs.
@@ -76,7 +76,7 @@ class Steps:
         site = folder / "site"
         environment = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(site / "nvidia/cu13/lib"), "FAKE_LAUNCH_NS": str(launch_ns)}
         command = ["taskset", "-c", "0", "python3", "-B", "-W", "ignore", __file__, "--program"]
-        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.child = subprocess.Popen([*FIRST, *command], stdout=subprocess.PIPE, text=True, env=environment)
         self.points = []
         threading.Thread(target=self.read, daemon=True).start()
         while len(self.points) < 20:
@@ -128,6 +128,7 @@ def turn(steps, binary, address, options):
 
 def main():
     arguments = sys.argv[1:]
+    step_back()
     options = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
     # The program has a CPU of its own: what exporters compute beside it is another matter.
     os.sched_setaffinity(0, set(range(1, os.cpu_count())))

@@ -12,6 +12,8 @@ MOST_WITHOUT_CPU = 0.05
 # For so long after its end a healthy program is observed.
 AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2
+# Most of what a chain has when it is found.
+WINDOW = 10
 # By then a chain must have been found. What it took before that, it took at once, so that seconds are compared from then on.
 FOUND_AFTER = 11
 # Largest difference from the program's own clock, as a share of its seconds.
@@ -42,17 +44,20 @@ HEALTHY = {
     "launch_bound": Healthy(12, allowed={"host_code": "low"}),
 }
 
+# Causes that the kernel accounts for: beside a fault they may be found, and take no more than a program's threads waited.
+CPU_WAITS = ("cpu_preemption", "runqueue_wait")
 # `culprit`: a thread of the program, or a process beside it. `line`: the function in which the sentence names a line. `allowed`: causes
 # that may be found beside it.
 Fault = collections.namedtuple("Fault", "cause culprit line allowed", defaults=[None, None, ()])
 FAULTS = {
     "slow_dataset": Fault("host_code", line=faults.SlowSamples.__getitem__),
-    "slow_workers": Fault("dataloader_starvation"),
-    "slow_workers_of_a_server": Fault("dataloader_starvation"),
+    # Two workers, and what trains: one more than there may be CPUs.
+    "slow_workers": Fault("dataloader_starvation", allowed=CPU_WAITS),
+    "slow_workers_of_a_server": Fault("dataloader_starvation", allowed=CPU_WAITS),
     "python_loop": Fault("lock_wait", "metrics", faults.aggregates),
     "two_python_loops": Fault("lock_wait"),
     # On two CPUs, what computes there competes with the training, too: by the kernel's account for a tenth to a fifth of the time.
-    "held_by_c": Fault("lock_wait", "metrics", allowed=("cpu_preemption", "runqueue_wait")),
+    "held_by_c": Fault("lock_wait", "metrics", allowed=CPU_WAITS),
     "preempted": Fault("cpu_preemption", "hog"),
     # The kernel copies for it, which is time of its own on a CPU.
     "reads": Fault("block_io", allowed=("host_code",)),

@@ -7,13 +7,15 @@ import subprocess
 import time
 import urllib.request
 
+from host import FIRST
+
 SEVERITIES = ("low", "medium", "high", "critical")
 
 
 class Exporter:
     def __init__(self, binary, address, *options):
         self.address = address
-        command = [binary, "exporter", "--web.listen-address", self.address, *options]
+        command = [*FIRST, binary, "exporter", "--web.listen-address", self.address, *options]
         self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def starts(self):

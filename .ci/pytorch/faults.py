@@ -9,6 +9,7 @@ import threading
 import time
 
 import gpu
+from thread_name import set_thread_name
 
 
 class SlowSamples:
@@ -56,7 +57,7 @@ class Threads:
     def __init__(self):
         comm = lambda tid: pathlib.Path(f"/proc/self/task/{tid}/comm").read_text()
         autograd = [tid for tid in os.listdir("/proc/self/task") if comm(tid).startswith("pt_autograd")]
-        self.tids = (threading.get_native_id(), *autograd)
+        self.tids = (threading.get_native_id(), *map(int, autograd))
 
     def seconds(self):
         """Their sums."""
@@ -64,9 +65,11 @@ class Threads:
 
 
 def seconds_of(tid):
-    """Seconds on a CPU, and seconds waited for one, of a thread."""
+    """Seconds on a CPU, and seconds waited for one, of a thread. For a running one schedstat has the former as of the last tick, and its
+    clock has them as of now."""
+    CPUCLOCK_SCHED, CPUCLOCK_PERTHREAD = 2, 4
     fields = pathlib.Path(f"/proc/self/task/{tid}/schedstat").read_text().split()
-    return int(fields[0]) / 1e9, int(fields[1]) / 1e9
+    return time.clock_gettime(~tid << 3 | CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED), int(fields[1]) / 1e9
 
 
 def slow_workers(run, start=None):
@@ -87,6 +90,7 @@ def slow_workers(run, start=None):
         # Without what it took of a CPU, and the wait for one: the workers have them all.
         run.lose(time.perf_counter() - begin - (sum(threads.seconds()) - computed))
         training.step()
+        run.wait_for_cpus(threads.seconds()[1])
 
     for _ in range(3):
         step()
@@ -100,8 +104,7 @@ def slow_workers_of_a_server(run):
 
 def named(name, function):
     def run():
-        PR_SET_NAME = 15
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+        set_thread_name(name)
         function()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -109,8 +112,8 @@ def named(name, function):
     return thread
 
 
-def repeat(run, step, lost):
-    """Steps, with what is lost until after each by a clock of `lost`."""
+def repeat(run, step, lost, threads):
+    """Steps, with what is lost until after each by a clock of `lost`, and what its `threads` waited for CPUs."""
     before = lost()
 
     def own():
@@ -119,6 +122,7 @@ def repeat(run, step, lost):
         now = lost()
         run.lose(now - before)
         before = now
+        run.wait_for_cpus(threads.seconds()[1])
 
     run.phase("train")
     run.repeat(own, run.seconds)
@@ -139,7 +143,7 @@ def disturbed(run, function, lost=None, others=()):
     run.ready()
     seconds = lambda: {keeper.name: seconds_of(keeper.native_id)[0] for keeper in keepers}
     before = seconds()
-    repeat(run, training.step, lost or (lambda: time.perf_counter() - sum(threads.seconds())))
+    repeat(run, training.step, lost or (lambda: time.perf_counter() - sum(threads.seconds())), threads)
     return {"keepers": {name: after - before[name] for name, after in seconds().items()}}
 
 
@@ -196,7 +200,7 @@ def preempted(run):
         step()
     threads = Threads()
     run.ready()
-    repeat(run, step, lambda: threads.seconds()[1])
+    repeat(run, step, lambda: threads.seconds()[1], threads)
 
 
 def reads(run):

@@ -16,6 +16,7 @@ import errors
 import faults
 import gpu
 import healthy
+from thread_name import set_thread_name
 
 PROGRAMS = {program.__name__: program for group in (healthy, faults, counted, errors) for program in group.PROGRAMS}
 
@@ -28,6 +29,8 @@ class Run:
         self.culprit_tid = None
         # Seconds lost so far, and a curve of them over time with a point for each step that lost something.
         self.lost, self.curve = 0.0, []
+        # A curve of seconds in which its threads waited for CPUs, where it has one.
+        self.waited = []
 
     def start_rank(self, number):
         """Starts the same program as another rank."""
@@ -69,6 +72,10 @@ class Run:
         self.lost += seconds
         self.curve.append((time.time(), self.lost))
 
+    def wait_for_cpus(self, seconds):
+        """In all so far."""
+        self.waited.append((time.time(), seconds))
+
     def result(self, more):
         launches = gpu.launches()
         result = {
@@ -79,6 +86,7 @@ class Run:
             "launches": launches - self.before if launches is not None else None,
             "lost": self.lost,
             "curve": self.curve,
+            "waited": self.waited,
             "culprit_tid": self.culprit_tid,
             **(more or {}),
         }
@@ -90,6 +98,8 @@ class Run:
 
 def main():
     name, seconds = sys.argv[1], float(sys.argv[2])
+    # Chains name who has a CPU: `python3` could be any of the programs, or what tests them.
+    set_thread_name(name)
     run = Run(seconds)
     print(json.dumps(run.result(PROGRAMS[name](run))), flush=True)
     sys.stdin.read()

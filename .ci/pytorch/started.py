@@ -4,6 +4,8 @@ import json
 import pathlib
 import subprocess
 
+from host import FIRST
+
 PROGRAM = pathlib.Path(__file__).with_name("program.py")
 failed = []
 
@@ -19,7 +21,7 @@ class Started:
     """`python3 program.py NAME AMOUNT`, once it is warm; it goes on at `go`."""
 
     def __init__(self, name, amount, prefix=(), environment=None):
-        command = [*prefix, "python3", "-B", "-W", "ignore", PROGRAM, name, str(amount)]
+        command = [*prefix, *FIRST, "python3", "-B", "-W", "ignore", PROGRAM, name, str(amount)]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.name, self.pid = name, self.child.pid
 

@@ -2,8 +2,8 @@
 """Tests of what the exporter reports about PyTorch programs on a simulated GPU: test.py GPUCAUSE FOLDER [--quick] [--seconds N] [PROGRAM...]
 
 FOLDER is that of `install`. Launches are held against the stand-ins' own count, chains and lost time against the programs' clocks and
-the kernel's. Needs root and a quiet host: what fails while others use its CPUs runs again, twice at most. --quick has the programs that
-differ most, and --seconds runs the healthy ones alone, each for so long.
+the kernel's. Needs root and a quiet host: what fails while others use its CPUs runs again, twice at most, and is named at the end. --quick
+has the programs that differ most, and --seconds runs the healthy ones alone, each for so long.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 import expected
 from expected import FAULT_SECONDS, FAULTS, HEALTHY, MOST_LOST
 from exporter import SEVERITIES, Exporter, within
-from host import Host, cpu_seconds
+from host import FIRST, Host, cpu_seconds, step_back
 from observed import LostTime, Shown, names_line, shown, taken, until
 from started import Started, check, failed
 
@@ -104,7 +104,7 @@ def fault(bed, name):
         hogs = []
         if name == "preempted":
             os.symlink("/bin/sh", f"{folder}/hog")
-            hogs.append(subprocess.Popen(["taskset", "-c", "0", f"{folder}/hog", "-c", "while :; do :; done"]))
+            hogs.append(subprocess.Popen([*FIRST, "taskset", "-c", "0", f"{folder}/hog", "-c", "while :; do :; done"]))
         begin, host, lost = time.time(), bed.host(program, *(hog.pid for hog in hogs)), LostTime(bed.exporter, [program.pid])
         program.go()
         # Until after the last evaluation within it.
@@ -139,8 +139,8 @@ def check_named(name, unnamed):
 def evaluate(bed, name, begin, chains, result):
     wanted, found = FAULTS[name], bed.exporter.severities(result["pid"])
     own = [chain for chain in chains if chain["cause"] == wanted.cause]
-    expected_ones = {wanted.cause, *wanted.allowed}
-    others = {cause: severity for cause, severity in found.items() if cause not in expected_ones and severity != "low"}
+    known = {wanted.cause, *wanted.allowed}
+    others = {cause: severity for cause, severity in found.items() if cause not in known and severity != "low"}
     check(SEVERITIES.index(found.get(wanted.cause, "low")) > 0, f"{name}: {wanted.cause} is found: {found or 'no chain'}")
     check(not others, f"{name}: nothing else is above low: {others or 'no chain'}")
     losses = {loss["comm"]: loss["seconds"] / max(own[0]["lost_seconds"], 1e-9) for loss in own[0].get("losses", [])} if own else {}
@@ -153,6 +153,7 @@ def evaluate(bed, name, begin, chains, result):
         check(is_right, f"{name}: {expected.CULPRITS_SHARE:.0%} of it are {wanted.culprit}'s: {shares}")
     elif "keepers" in result:
         check_keepers(name, result["keepers"], losses, own[0]["sentence"] if own else "no chain")
+    check_cpu_waits(name, chains, result["waited"])
     if wanted.line:
         sentence = own[0]["sentence"] if own else ""
         check(names_line(sentence, wanted.line), f"{name}: a line of {wanted.line.__qualname__} is named: {sentence or 'no chain'}")
@@ -164,6 +165,18 @@ def evaluate(bed, name, begin, chains, result):
         abs(measured - truth) <= expected.TOLERANCE * truth and first <= begin + expected.FOUND_AFTER,
         f"{name}: {measured:.2f} s of {wanted.cause} between {first - begin:.1f} and {last - begin:.1f} s; {truth:.2f} s by its own clock",
     )
+
+
+def check_cpu_waits(name, chains, waited):
+    """Checks what chains have of waits for CPUs against the kernel's account of the program's threads."""
+    own = [chain for chain in chains if chain["cause"] in expected.CPU_WAITS]
+    if not own or not waited:
+        return
+    first, last = min(chain["first_seen"] for chain in own), max(chain["last_seen"] for chain in own)
+    # All of a window is taken when it is found.
+    measured, truth = sum(until(taken(chain), last) for chain in own), until(waited, last) - until(waited, first - expected.WINDOW)
+    text = f"{measured:.2f} s of waits for CPUs until {last - first:.1f} s after they were found; {truth:.2f} s by the kernel's account"
+    check(measured <= (1 + expected.TOLERANCE) * truth, f"{name}: {text}")
 
 
 def check_keepers(name, keepers, losses, sentence):
@@ -258,7 +271,8 @@ def arguments():
 
 
 def main():
-    given, begin = arguments(), time.monotonic()
+    given, begin, repeated = arguments(), time.monotonic(), []
+    step_back()
     # So that it ends what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     default = HEALTHY if given.seconds else expected.QUICK if given.quick else [*HEALTHY, *FAULTS, expected.ERRORS]
@@ -271,11 +285,12 @@ def main():
         for _ in range(REPEATS):
             if again:
                 print(f"once more, as others used the CPUs: {', '.join(again)}", flush=True)
+                repeated.extend(again)
                 again = chains(bed, again)
         failed.extend(f"{name} beside others" for name in again)
     finally:
         bed.exporter.end()
-    print(f"{len(failed)} failed; {time.monotonic() - begin:.0f} s")
+    print(f"{len(failed)} failed, run again: {', '.join(repeated) or 'none'}; {time.monotonic() - begin:.0f} s")
     return 1 if failed else 0
 
 
