@@ -195,6 +195,11 @@ impl<S: AccountSource> Pipeline<S> {
         Ok(Some(take(&mut self.aggregated)))
     }
 
+    /// The chains of these ended processes are evaluated.
+    pub(crate) fn set_evaluated(&mut self, ended: impl IntoIterator<Item = ProcId>) {
+        self.life_cycle.set_evaluated(ended);
+    }
+
     /// These processes are exported.
     pub(crate) fn set_exported(&mut self, processes: &[ProcessSnapshot]) {
         self.life_cycle.set_exported(processes);

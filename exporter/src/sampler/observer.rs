@@ -64,6 +64,11 @@ impl<S: AccountSource> Observer<S> {
         self.pipeline.name_launched(processes);
     }
 
+    /// The chains of these ended processes are evaluated.
+    pub(crate) fn set_evaluated(&mut self, ended: Vec<ProcId>) {
+        self.pipeline.set_evaluated(ended);
+    }
+
     /// The kernel functions that have names, by process and handle.
     pub(crate) fn kernel_names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
         self.pipeline.kernel_names()

@@ -13,6 +13,9 @@ use crate::series::retention::{Process, Retention};
 use crate::series::workers::Workers;
 use crate::workers::{Owners, is_worker};
 
+/// The account of a worker or a member of a group is kept so long after its end for an evaluation that has its last seconds.
+const AWAITED_FOR: Nanos = Nanos(10_000_000_000);
+
 /// State that is kept from one snapshot of the kernel maps to the next.
 #[derive(Debug, Default)]
 pub(crate) struct LifeCycle {
@@ -22,6 +25,8 @@ pub(crate) struct LifeCycle {
     pub(crate) groups: Groups,
     /// Exported processes, and whether that was after their end, so that their final values were exported.
     exported: HashMap<ProcId, bool>,
+    /// Processes whose chains were evaluated after their end.
+    evaluated: HashSet<ProcId>,
     /// Time accounts and page faults of the last snapshot: the next must not be below them.
     last_times: HashMap<ProcId, TimeAccount>,
     last_faults: HashMap<ProcId, [u64; FAULTS]>,
@@ -64,11 +69,18 @@ impl LifeCycle {
         let hidden = hidden(processes.iter().filter(|process| can_hide(process.id)));
         // The series of its group go on without it. The last of a group is kept as one that is in no group.
         let is_summed = |id| self.groups.has_live_peer(id);
+        self.evaluated.retain(|id| ends.contains_key(id));
+        let is_awaited = |process: &ProcessSnapshot| {
+            let awaits = |ended: Nanos| now.less(ended) < AWAITED_FOR;
+            process.ended.is_some_and(awaits) && !self.evaluated.contains(&process.id)
+        };
         let is_due = |process: &&ProcessSnapshot| {
             is_passing(process)
                 || has_ended(process.id)
-                || self.workers.has_ended(process.id)
-                || (self.groups.has_ended(process.id) && is_summed(process.id))
+                || (self.workers.has_ended(process.id) && !is_awaited(process))
+                || (self.groups.has_ended(process.id)
+                    && is_summed(process.id)
+                    && !is_awaited(process))
                 || hidden.contains(&process.id)
         };
         let mut all: HashSet<ProcId> =
@@ -150,6 +162,11 @@ impl LifeCycle {
         let tracked = tracked.map(|process| process.id).collect();
         let former = self.workers.update(processes, &owners, &tracked);
         (overflow, former)
+    }
+
+    /// The chains of these ended processes are evaluated.
+    pub(crate) fn set_evaluated(&mut self, ended: impl IntoIterator<Item = ProcId>) {
+        self.evaluated.extend(ended);
     }
 
     /// These are exported.
