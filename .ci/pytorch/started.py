@@ -17,6 +17,17 @@ def check(holds, text):
     return holds
 
 
+def descendants_of(pid):
+    """Children, and theirs: a server forks workers for a program."""
+    children = []
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children += map(int, path.read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return [*children, *(own for child in children for own in descendants_of(child))]
+
+
 class Started:
     """`python3 program.py NAME AMOUNT`, once it is warm; it goes on at `go`."""
 
@@ -25,8 +36,8 @@ class Started:
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.name, self.pid = name, self.child.pid
 
-    def children(self):
-        return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+    def descendants(self):
+        return descendants_of(self.pid)
 
     def warm(self):
         """Waits until the program is warm and returns True, or False where it lacks a library."""

@@ -58,12 +58,12 @@ class Bed:
         return cpu_seconds(self.exporter.child.pid) - before < 0.1
 
     def host(self, program, *others):
-        return Host([self.exporter.child.pid, program.pid, *program.children(), *others])
+        return Host([self.exporter.child.pid, program.pid, *program.descendants(), *others])
 
 
 def pids_of(program):
     """Its own, and those of its ranks."""
-    return [program.pid, *(program.children() if program.name == "two_ranks" else [])]
+    return [program.pid, *(program.descendants() if program.name == "two_ranks" else [])]
 
 
 def healthy(bed, name):
