@@ -28,13 +28,15 @@ KEEPERS_SHARE, PART_TOLERANCE = 0.7, 0.1
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
 # Without this, as many threads spin as there may be CPUs.
 SLEEPING_WAITS = {"FAKE_BLOCKING": "1"}
+# A pool of processes that compile ends 60 s after its last work, and takes as long of each CPU as a chain needs.
+NO_COMPILERS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 HEALTHY = {
     "eager": Healthy(7),
     # For as long as it takes to find `host_code`.
     "full_queue": Healthy(12),
     "mixed": Healthy(15),
     "requests": Healthy(),
-    "compiled": Healthy(),
+    "compiled": Healthy(environment=NO_COMPILERS),
     "graphs": Healthy(),
     "two_ranks": Healthy(environment=SLEEPING_WAITS),
     "prefetching": Healthy(),
