@@ -182,9 +182,9 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		return 0;
 	}
 	/* Every wait ends with one wakeup, but for that of a thread that could have run. An older one than the last run was
-	 * missed by the program; one from that run, before the switch, found a thread about to block. */
+	 * missed by the program; one from that run found a thread about to block: as it left its CPU, or before, when it went on. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
-	if (handed || !woken || woken < thread->on_since_ns || woken > now) {
+	if (handed || !woken || woken < thread->on_since_ns || woken > now || woken == thread->awake_ns) {
 		woken = now;
 		/* Whoever is known ended an earlier one, but for a lock of the kernel, whose owner is known before. */
 		if (!handed && thread->off_reason != REASON_KERNEL_LOCK)
@@ -305,13 +305,15 @@ int BPF_PROG(sched_wakeup, struct task_struct *task)
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);
-	if (!thread || thread->role == ROLE_HELPER || thread->slot)
+	if (!thread)
 		return 0;
 	since = *(volatile __u64 *)&thread->off_since_ns;
 	woken = *(volatile __u64 *)&thread->woken_ns;
+	if (!since)
+		thread->awake_ns = woken;
 	/* One that runs, or whose waker was missed, which then has no wait for a CPU. */
-	if (!since || thread->off_reason == REASON_PREEMPTED || thread->off_reason == REASON_YIELD ||
-	    woken < thread->on_since_ns)
+	if (!since || thread->role == ROLE_HELPER || thread->slot || thread->off_reason == REASON_PREEMPTED ||
+	    thread->off_reason == REASON_YIELD || woken < thread->on_since_ns)
 		return 0;
 	await_cpu(thread, task->pid, task->thread_info.cpu, REASON_RUNQUEUE, woken > since ? woken : since);
 	return 0;

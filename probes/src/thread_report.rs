@@ -87,7 +87,8 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
         return vec![(State::Off(reason), now - since)];
     }
     let woken = thread.woken_ns;
-    if woken < thread.on_since_ns || woken == 0 || woken > now {
+    let is_older = woken < thread.on_since_ns || woken == thread.awake_ns;
+    if is_older || woken == 0 || woken > now {
         return vec![(State::Off(reason), now - since)];
     }
     let woken = woken.max(since);
@@ -147,6 +148,20 @@ mod tests {
         assert_eq!(time.at(Phase::Launch, State::Off(Reason::Futex)), Nanos(300));
         assert_eq!(time.at(Phase::Launch, State::Off(Reason::Runqueue)), Nanos(500));
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(100));
+    }
+
+    #[test]
+    fn a_thread_that_was_woken_before_it_left_the_cpu_still_waits() {
+        let thread = ThreadRecord {
+            off_since_ns: 1_500,
+            woken_ns: 1_400,
+            awake_ns: 1_400,
+            off_reason: Reason::Futex as u32,
+            ..thread(record(&[(Phase::Launch, State::Running, 500)]))
+        };
+        let (time, _) = settle(1_900, &thread);
+        assert_eq!(time.at(Phase::Launch, State::Off(Reason::Futex)), Nanos(400));
+        assert_eq!(time.at(Phase::Launch, State::Off(Reason::Runqueue)), Nanos(0));
     }
 
     #[test]

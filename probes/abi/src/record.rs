@@ -241,6 +241,8 @@ records! {
         on_since_ns: u64,
         /// When it was last woken.
         woken_ns: u64,
+        /// The last `woken_ns` that found it on a CPU, about to block: it went on, and a later wakeup ends its next wait.
+        awake_ns: u64,
         /// Reason to charge when it returns, if it is not a wait for a CPU.
         off_reason: u32,
         /// Phase of the outermost open call; written by the call programs.

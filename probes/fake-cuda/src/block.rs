@@ -22,6 +22,9 @@ use switched::Switched;
 
 pub use crate::scratch::set_dir;
 
+/// Sleeps of [`Way::Woken`] until a time that has passed: most do not leave the CPU.
+const WOKEN_BEFORE: u32 = 4;
+
 /// Spends at least `ns` nanoseconds of wall time in one way.
 ///
 /// # Errors
@@ -32,6 +35,11 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
     match way {
         Way::Spin => clock::spin(ns),
         Way::Sleep => clock::sleep(ns),
+        Way::Woken => {
+            let end = clock::monotonic_ns().saturating_add(ns);
+            (0..WOKEN_BEFORE).for_each(|_| clock::sleep_until(1));
+            clock::sleep_until(end);
+        }
         Way::Futex => again_until(ns, |left| futex::wait(&AtomicU32::new(0), 0, Some(left))),
         Way::Poll => again_until(ns, poll),
         Way::Yield => again_until(ns, |_| std::thread::yield_now()),
@@ -80,7 +88,7 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::Files => with(|own| &mut own.files, Contention::of_files, |_| ()),
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |_| ()),
         Way::PageFault => with(|own| &mut own.mapping, EvictedMapping::new, |_| ()),
-        Way::Spin | Way::Sleep | Way::Futex | Way::Poll | Way::Yield => Ok(()),
+        Way::Spin | Way::Sleep | Way::Woken | Way::Futex | Way::Poll | Way::Yield => Ok(()),
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Way {
     Spin,
     /// In `clock_nanosleep`.
     Sleep,
+    /// In `clock_nanosleep`, after some until times that have passed: their timers wake a thread that has not left the CPU.
+    Woken,
     /// In a futex wait that times out.
     Futex,
     /// In a wait for a mutex that another thread holds.
@@ -69,9 +71,10 @@ pub enum Way {
 
 impl Way {
     /// Every way by its name in scripts.
-    pub const ALL: [(&'static str, Self); 20] = [
+    pub const ALL: [(&'static str, Self); 21] = [
         ("spin", Self::Spin),
         ("sleep", Self::Sleep),
+        ("woken", Self::Woken),
         ("futex", Self::Futex),
         ("lock", Self::Lock),
         ("polled", Self::Polled),

@@ -202,6 +202,24 @@ fn a_wait_for_another_threads_work_is_for_no_lock_however_busy_that_is() -> Resu
     Ok(())
 }
 
+/// A wakeup that finds a thread on its CPU, about to block, does not end the next time that it blocks.
+#[test]
+fn a_thread_that_was_woken_before_it_left_the_cpu_waits_for_no_cpu() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let arguments = "block --kind woken --between-calls --each 40ms --count 40";
+    let mut workload = started(&observed, &stand_ins, arguments)?;
+    let (begin, mut most) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(1_400) {
+        let process = observed.process(workload.pid());
+        let queued = process.map_or(0, |own| off(&own.dispatcher_time, Reason::Runqueue));
+        most = most.max(queued);
+    }
+    let truth = number(&workload.result()?, "/thread/schedstat/wait_ns");
+    ensure!(most <= truth + 10_000_000, "{most} ns in the run queue, {truth} ns by the kernel");
+    Ok(())
+}
+
 #[test]
 fn waits_that_time_out_and_that_nobody_ends_are_the_timers_and_none_is_lost() -> Result<()> {
     let (process, truth) = blocked_and_truth("--kind futex --each 5ms --count 300")?;
