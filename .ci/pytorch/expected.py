@@ -12,12 +12,12 @@ MOST_WITHOUT_CPU = 0.05
 # For so long after its end a healthy program is observed.
 AFTER = 10
 FAULT_SECONDS, COUNTED_SECONDS = 16, 2
-# Most of what a chain has when it is found.
-WINDOW = 10
 # By then a chain must have been found. What it took before that, it took at once, so that seconds are compared from then on.
 FOUND_AFTER = 11
 # Largest difference from the program's own clock, as a share of its seconds.
 TOLERANCE = 0.1
+# Seconds that a shorter wait may differ by: those of a step that two evaluations share.
+LEAST_DIFFERENCE = 0.03
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
 # Where several keep a lock, they have this share, as threads of the training keep it from each other, too; and each has its part of that
