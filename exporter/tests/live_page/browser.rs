@@ -41,7 +41,7 @@ impl Browser {
             .args(["-c", PIPE, "chromium"])
             .args(FLAGS)
             .arg(format!("--user-data-dir={}", profile.path().display()))
-            // What it leaves there when it is killed goes with its profile.
+            // Files that it leaves there when it is killed go with its profile.
             .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
