@@ -5,7 +5,8 @@
 //! clause   = op ":" spec | "nest=0" | "nest=1" | "dir=" path
 //! op       = documented name (all its ABI variants), exact symbol, or "*" (every function)
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
-//!   WAY=TIME      spends TIME in one way: spin, sleep, futex (wait with a timeout), lock (a mutex released by a thread
+//!   WAY=TIME      spends TIME in one way: spin, sleep, woken (the same, after wakeups that found it on its CPU),
+//!                 futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
 //!                 switched (the same, but the holder wakes nobody and waits until the lock is taken), spun (the same,
 //!                 but the holder mostly does not wait either), unseen (the same, but the holder waits for the lock in
@@ -153,7 +154,7 @@ pub enum ScriptError {
     Clause(String),
     /// A key that is not in the grammar.
     #[error(
-        "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, polled, switched, spun, unseen, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
+        "`{op}`: unknown key `{key}`; write one of spin, sleep, woken, futex, lock, polled, switched, spun, unseen, work, poll, pipe, full_pipe, net, io, page_fault, ioctl, \
          kernel_mappings, kernel_faults, kernel_files, yield, hang, gbps, ret"
     )]
     Key {
