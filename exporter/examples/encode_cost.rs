@@ -3,7 +3,6 @@
 
 use gpucause::clock::{WallClock, monotonic_now};
 use gpucause::collector::Collectors;
-use gpucause::exposition::Format;
 use gpucause::observation::Observation;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::OpId;
@@ -11,6 +10,7 @@ use gpucause_abi::record::{COMM_LEN, REASONS};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, StallSnapshot};
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_page::exposition::Format;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 

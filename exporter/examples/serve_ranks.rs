@@ -10,7 +10,6 @@
 mod rank;
 
 use gpucause::collector::{Collectors, Content, Scope};
-use gpucause::family::Sink;
 use gpucause::observation::Observation;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_abi::Nanos;
@@ -18,6 +17,7 @@ use gpucause_abi::hist::Histogram;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_page::family::Sink;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -16,9 +16,12 @@ mod scope;
 mod selection;
 mod waits;
 
+use gpucause_page::family::{Exported, Family, Sink, Value};
+use gpucause_page::metric::{
+    Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES,
+};
+
 use crate::daemon_state::DaemonState;
-use crate::family::{Exported, Family, Sink, Value};
-use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
 use crate::series::grouping::{self, Series};
 use gpucause_engine::Findings;

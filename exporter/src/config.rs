@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpucause_engine::settings::Settings;
+use gpucause_page::exposition::classic_buckets;
+use gpucause_page::metric::Level;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::duration::Span;
-use crate::exposition::classic_buckets;
-use crate::metric::Level;
 use crate::otlp::OtlpSettings;
 use crate::peers::PeersSettings;
 use crate::series::groups::GroupLabels;

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpucause_investigations::http::{Client, TrustError};
+use gpucause_page::foreign::{Family, PREFIX, Sample};
 use tokio::time::MissedTickBehavior;
 
-use crate::foreign::{Family, PREFIX, Sample};
 pub use fetch::FetchError;
 use fetch::REASONS;
 pub use page::{PageError, parse};

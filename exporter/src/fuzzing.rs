@@ -9,20 +9,21 @@ use std::sync::Arc;
 
 use gpucause_investigations::explain::{Incident, render};
 use gpucause_investigations::node::Chains;
+use gpucause_page::exposition::{Format, negotiate};
+use gpucause_page::family::Exported;
+use gpucause_page::foreign;
 use gpucause_probes::elf::{kernel_handles, read_library, read_module, read_program, symbols_at};
 use gpucause_probes::mapped::parse_maps_line;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::collector::{Collectors, Selection};
 use crate::config::Config;
-use crate::exposition::{Format, negotiate};
-use crate::family::Exported;
+use crate::dcgm;
 use crate::kernel_launches::readable::readable;
 use crate::otlp::fuzzing as otlp;
 use crate::peers::fuzzing as peers;
 use crate::process_details::membership::Membership;
 use crate::server::fuzzing as server;
-use crate::{dcgm, foreign};
 
 /// Reads one input.
 pub type Target = fn(&[u8]);

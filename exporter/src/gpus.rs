@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use gpucause_page::foreign::Family;
+
 use crate::clock_watch::{ClockWatch, holds_clock_down};
 use crate::dcgm::{self, Upstream};
-use crate::foreign::Family;
 use crate::nvml::{self, GpusByPid, Nvml};
 
 /// The sources.

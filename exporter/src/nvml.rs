@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpucause_page::foreign::Family;
 use gpucause_probes::nvml::{Gpu, Library, OpenError};
 
 use crate::clock_watch::{ClockWatch, holds_clock_down};
-use crate::foreign::Family;
 
 /// Between two polls of the throttle reasons.
 const CLOCKS_EVERY: Duration = Duration::from_secs(1);

@@ -11,8 +11,8 @@ mod metrics_proto;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
-use gpucause::exposition::Format;
-use gpucause::family::Exported;
+use gpucause_page::exposition::Format;
+use gpucause_page::family::Exported;
 use metrics_proto::{Metric, MetricFamily, MetricType};
 use prost::Message as _;
 use std::collections::{BTreeMap, HashSet};

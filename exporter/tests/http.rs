@@ -18,14 +18,14 @@ mod snapshot;
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::config::MetricsSettings;
-use gpucause::exposition::Format;
-use gpucause::exposition::classic_buckets::Policy;
-use gpucause::family::Sink;
-use gpucause::metric::Level;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_page::exposition::Format;
+use gpucause_page::exposition::classic_buckets::Policy;
+use gpucause_page::family::Sink;
+use gpucause_page::metric::Level;
 use http_client::{DEADLINE, connect, get, read_to_end, request};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;

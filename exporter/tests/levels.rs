@@ -6,13 +6,13 @@
 mod rank;
 
 use gpucause::collector::{Collectors, Content, Scope, Selection};
-use gpucause::exposition::classic_buckets::Policy;
-use gpucause::exposition::{ClassicBuckets, Format};
-use gpucause::metric::Level;
 use gpucause::observation::{Group, Observation};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
+use gpucause_page::exposition::classic_buckets::Policy;
+use gpucause_page::exposition::{ClassicBuckets, Format};
+use gpucause_page::metric::Level;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The formats whose every line is a series.

@@ -9,10 +9,10 @@ mod ops;
 
 use gpucause::collector::Collectors;
 use gpucause::config::Config;
-use gpucause::family::{Family, Value};
-use gpucause::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 use gpucause::series::cardinality_limit::CardinalityLimit;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 use std::collections::BTreeMap;
 
 const MANY: u32 = 10_000;

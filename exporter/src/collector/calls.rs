@@ -1,12 +1,13 @@
 //! Traced calls: durations, off-CPU time, and errors, which alerts need.
 
-use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::error_name::error_name;
-use crate::family::{Family, LabelValue, Value};
-use crate::metric::{
+use gpucause_page::error_name::error_name;
+use gpucause_page::family::{Family, LabelValue, Value};
+use gpucause_page::metric::{
     CALLS_ABANDONED, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_OFFCPU, CUDA_CALL_STALLED,
     Level, Metric,
 };
+
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::OpId;
@@ -216,7 +217,7 @@ mod tests {
             other => panic!("{other:?} is no histogram"),
         };
         let samples = family.samples.iter();
-        let row = |own: &crate::family::Sample| {
+        let row = |own: &gpucause_page::family::Sample| {
             (own.labels[3].as_str().to_owned(), count(&own.value), own.created.is_some())
         };
         samples.map(row).collect()

@@ -1,8 +1,11 @@
 //! Causal chains: their counts, and the time that they cost.
 
+use gpucause_page::family::{Exemplar, Family, Value};
+use gpucause_page::metric::{
+    CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS,
+};
+
 use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::family::{Exemplar, Family, Value};
-use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Place, Severity};
 use gpucause_engine::{ChainCount, Findings, Stall};

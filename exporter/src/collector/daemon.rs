@@ -1,13 +1,14 @@
 //! The daemon itself: its build, configuration and resources.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::clock;
-use crate::family::{Family, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{
     self, BUILD_INFO, CONFIG_LOADED_AT, CONFIG_SUCCESSFUL, FLIGHT_RECORDS, Kind, Metric,
     OTLP_FAILURES, OTLP_LOST, OTLP_QUEUED_BYTES, OTLP_QUEUED_RECORDS, OTLP_SENT, PEERS_AGE,
     PEERS_REQUESTS, PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
+use crate::clock;
 use crate::otlp::OtlpCounts;
 use crate::version;
 use prometheus::core::Collector as _;

@@ -1,10 +1,11 @@
 //! Dispatcher threads: their wall time, calls in flight, and gaps between launches.
 
-use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::family::{Family, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{
     DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP, Level,
 };
+
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
 use gpucause_abi::state::{Phase, Reason, State};

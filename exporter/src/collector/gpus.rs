@@ -1,10 +1,11 @@
 //! State of the sources of GPU metrics, whose own families are foreign.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{
     DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, DCGM_UTILIZATION_KNOWN, NVML_SAMPLE_AGE,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
 
 pub(super) struct Gpus;
 

@@ -1,11 +1,12 @@
 //! Use of the host's disks, memory, network and CPU quota by observed processes.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, LabelValue, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, LabelValue, Value};
+use gpucause_page::metric::{
     ALL, BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
     CGROUP_THROTTLED_TIME, Metric, PAGE_FAULTS, Unit,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::observation::Observation;
 use crate::series::grouping::Series;
 use gpucause_abi::Nanos;
@@ -102,10 +103,11 @@ fn throttled(input: &Input<'_>) -> [Family; 2] {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_page::metric::{OOM_KILLS, PAGE_ALLOC_BYTES};
+
     use super::*;
     use crate::clock::WallClock;
     use crate::collector::Collectors;
-    use crate::metric::{OOM_KILLS, PAGE_ALLOC_BYTES};
     use crate::observation::ProbeState;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};

@@ -1,12 +1,13 @@
 //! Durations and counts of the outermost launches of a process, over all ops and layers. Rules evaluate tails on this sum, and
 //! need not add up every op of a fleet's processes bucket by bucket.
 
-use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::family::{Family, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{
     CALL_SAMPLING, CALLS_OBSERVED, CALLS_UNOBSERVED, CALLS_UNTIMED, LAUNCH_DURATION, LAUNCH_RATE,
     LAUNCH_RATE_ERROR, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED,
 };
+
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::Class;
 
@@ -127,9 +128,10 @@ fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_page::metric::Level;
+
     use super::*;
     use crate::clock::WallClock;
-    use crate::metric::Level;
     use crate::observation::Observation;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};

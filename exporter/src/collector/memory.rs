@@ -1,11 +1,12 @@
 //! Bytes copied, allocated, freed, and sent between GPUs.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, LabelValue, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, LabelValue, Value};
+use gpucause_page::metric::{
     DEVICE_MEMORY_ALLOCATED, DEVICE_MEMORY_FREED, DEVICE_MEMORY_LIVE, MEMCPY_BYTES,
     MEMCPY_DURATION, NCCL_BYTES,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::record::SIZE_CLASSES;
 

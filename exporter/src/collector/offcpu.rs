@@ -1,8 +1,11 @@
 //! Off-CPU time, run-queue latency and context switches of observed processes.
 
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{
+    ALL_REASONS, CONTEXT_SWITCHES, Level, OFFCPU_DURATION, RUNQUEUE_LATENCY,
+};
+
 use super::{CollectError, Collector, Families, Input, Series, eager};
-use crate::family::{Family, Value};
-use crate::metric::{ALL_REASONS, CONTEXT_SWITCHES, Level, OFFCPU_DURATION, RUNQUEUE_LATENCY};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::state::{Role, Switch};
 

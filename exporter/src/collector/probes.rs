@@ -1,12 +1,13 @@
 //! Kernel programs and maps: their state, hits, cost and overflows.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, LabelValue, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, LabelValue, Value};
+use gpucause_page::metric::{
     EVENTS_DROPPED, LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, OBSERVATION_STATE,
     OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST, PROBE_DUTY, PROBE_HIT_COST,
     PROBE_HITS, PROBE_STATUS,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::observation::Observation;
 use gpucause_abi::Nanos;
 use gpucause_abi::record::SelfCounter;
@@ -225,7 +226,8 @@ mod tests {
         observation.state = Period::disabled(1_700_000_000.5, "SIGUSR1").into();
         let exported = |observation: &Observation| {
             let [states, changed, timed] = observation_state(observation);
-            let is_one = |sample: &&crate::family::Sample| sample.value == Value::Integer(1);
+            let is_one =
+                |sample: &&gpucause_page::family::Sample| sample.value == Value::Integer(1);
             let ones: Vec<_> = states.samples.iter().filter(is_one).collect();
             let [one] = &ones[..] else { panic!("{states:?}") };
             let value = |family: Family| family.samples.first().map(|own| own.value.clone());

@@ -1,11 +1,12 @@
 //! Identity and number of the observed processes.
 
-use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, LabelValue, Value};
-use crate::metric::{
+use gpucause_page::family::{Family, LabelValue, Value};
+use gpucause_page::metric::{
     BLOCKED_ON, CUDA_CALL_DURATION, KERNEL_LAUNCHES, LABEL_OVERFLOW, PREEMPTED_BY,
     PROCESS_GPU_INFO, PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED,
 };
+
+use super::{CollectError, Collector, Families, Input, eager};
 
 pub(super) struct Processes;
 

@@ -1,7 +1,8 @@
 //! The scope of a scrape: its collectors and its level.
 
+use gpucause_page::metric::{Level, LevelError};
+
 use super::{Selection, SelectionError};
-use crate::metric::{Level, LevelError};
 
 /// The content of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

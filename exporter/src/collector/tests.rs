@@ -1,14 +1,15 @@
 //! Isolation of collectors, identity of series, and what the families add up to.
 
-use super::*;
-use crate::clock::WallClock;
-use crate::daemon_state::{ConfigState, DaemonState, WebConfigState};
-use crate::family::Sample;
-use crate::kernel_launches::KernelLaunches;
-use crate::metric::{
+use gpucause_page::family::Sample;
+use gpucause_page::metric::{
     CAUSAL_CHAIN_SECONDS, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST,
     DISPATCHER_TIME, DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
 };
+
+use super::*;
+use crate::clock::WallClock;
+use crate::daemon_state::{ConfigState, DaemonState, WebConfigState};
+use crate::kernel_launches::KernelLaunches;
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
 use gpucause_abi::hist::{Histogram, slot_of};
@@ -138,7 +139,7 @@ fn every_metric_of_the_table_has_a_collector() {
         SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families =
         Collectors::default().collect(Content { daemon: &daemon, ..Content::from(&full) });
-    for metric in crate::metric::ALL {
+    for metric in gpucause_page::metric::ALL {
         let count = families.iter().filter(|family| family.metric == *metric).count();
         assert_eq!(count, 1, "{}", metric.name);
     }
@@ -258,7 +259,10 @@ fn a_page_that_goes_nowhere_is_made_no_further() {
             self.0 += 1;
             Err(io::ErrorKind::BrokenPipe.into())
         }
-        fn foreign(&mut self, _: &[std::sync::Arc<crate::foreign::Family>]) -> io::Result<()> {
+        fn foreign(
+            &mut self,
+            _: &[std::sync::Arc<gpucause_page::foreign::Family>],
+        ) -> io::Result<()> {
             Ok(())
         }
     }

@@ -1,8 +1,9 @@
 //! Whom dispatcher and worker threads waited for.
 
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{BLOCKED_ON, PREEMPTED_BY};
+
 use super::{CollectError, Collector, Families, Input, eager};
-use crate::family::{Family, Value};
-use crate::metric::{BLOCKED_ON, PREEMPTED_BY};
 
 pub(super) struct Waits;
 

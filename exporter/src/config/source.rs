@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_page::exposition::classic_buckets;
+use gpucause_page::metric::Level;
+
 use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
 use crate::duration::Span;
-use crate::exposition::classic_buckets;
-use crate::metric::Level;
 use crate::otlp::OtlpArgs;
 use crate::peers::PeersArgs;
 

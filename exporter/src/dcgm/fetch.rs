@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use gpucause_investigations::http::{Client, GetError};
+use gpucause_page::foreign::Family;
 use hyper::StatusCode;
 use tokio::time::timeout;
 
 use super::page::{self, PageError};
-use crate::foreign::Family;
 
 /// Time to fetch a page.
 const TIMEOUT: Duration = Duration::from_secs(10);

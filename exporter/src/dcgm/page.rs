@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::foreign::{Family, Kind, Labels, PREFIX, Sample};
+use gpucause_page::foreign::{Family, Kind, Labels, PREFIX, Sample};
 
 /// Maximum series of a page. A host with 16 GPUs in 7 instances each has a tenth of it at 100 fields.
 const MAX_SAMPLES: usize = 100_000;

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use gpucause_page::foreign::{Family, Kind, Labels, Sample};
 use gpucause_probes::nvml::{Gpu, Instance, Memory};
-
-use crate::foreign::{Family, Kind, Labels, Sample};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
 

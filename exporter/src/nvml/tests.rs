@@ -1,8 +1,9 @@
 //! Tests of the driver's answers, and of its silence.
 
+use gpucause_page::exposition::Format;
+use gpucause_page::family::Exported;
+
 use super::*;
-use crate::exposition::Format;
-use crate::family::Exported;
 use gpucause_probes::nvml::{Identity, Instance, Memory, Utilization};
 
 fn gpu(index: u32) -> Gpu {

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Wait};
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
+use gpucause_page::error_name::{LAST_CODE, UNKNOWN_CODE};
 
-use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::series::merge::merge_accounts;
 use crate::workers::is_worker;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::{Comm, LaunchStep, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_page::error_name::{LAST_CODE, UNKNOWN_CODE};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::merge::merge_accounts;
-use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::kernel_launches::KernelLaunches;
 use crate::observation::{Group, Observation};
 use crate::process_details::ProcessDetails;

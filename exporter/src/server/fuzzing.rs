@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpucause_page::family::Sink;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -20,7 +21,6 @@ use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
 use super::{Limits, Readiness, ScrapeError, Source};
 use crate::collector::{Collectors, Scope};
-use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::http::Token;

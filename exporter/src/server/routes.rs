@@ -3,14 +3,15 @@
 mod flight;
 mod live;
 
+use gpucause_page::exposition::gzip::Gzip;
+use gpucause_page::exposition::{ClassicBuckets, Format, negotiate};
+
 use super::access::{Peer, Refusal};
 use super::api;
 use super::body::{PageWriter, Pieces};
 use super::fair_semaphore::{FairSemaphore, Permit};
 use super::{Readiness, ReloadHandle, ScrapeError, Source};
 use crate::collector::Scope;
-use crate::exposition::gzip::Gzip;
-use crate::exposition::{ClassicBuckets, Format, negotiate};
 use gpucause_investigations::server_pool::ClientId;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};

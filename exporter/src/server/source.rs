@@ -1,8 +1,9 @@
 //! The data that the server serves.
 
+use gpucause_page::family::Sink;
+
 use crate::collector::Scope;
 use crate::config::MetricsSettings;
-use crate::family::Sink;
 use crate::flights::FlightRecords;
 use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};

@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpucause::collector::Scope;
-use gpucause::family::Sink;
 use gpucause::flights::{FlightFile, FlightRecords};
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_page::family::Sink;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 

@@ -17,8 +17,8 @@ mod rank;
 mod routes;
 
 use files::{Rule, rules};
-use gpucause::metric::{ALL, Kind, Metric};
 use gpucause_abi::op::{OPS, Op};
+use gpucause_page::metric::{ALL, Kind, Metric};
 use promql::{Selector, names};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,12 +1,13 @@
 //! A real Prometheus scrapes the exporter: while a workload calls NVIDIA's real CUDA runtime, and with each kind of
 //! histogram while one makes calls of known durations.
 
+use gpucause_page::exposition::bucket_bounds::BOUNDS;
+use gpucause_page::exposition::native::MAX_ERROR;
+
 use crate::exporter::Exporter;
 use crate::poll::until;
 use crate::prometheus_server::Prometheus;
 use crate::workload::{Workload, libraries};
-use gpucause::exposition::bucket_bounds::BOUNDS;
-use gpucause::exposition::native::MAX_ERROR;
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
 //! Pages that are too large for a socket's buffers.
 
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::PROBE_STATUS;
+
 use super::*;
-use gpucause::family::{Family, Value};
-use gpucause::metric::PROBE_STATUS;
 
 /// Has a page of 32 MiB.
 struct Huge;

@@ -20,7 +20,7 @@ mod poll;
 #[allow(dead_code, reason = "made for tests that ask for more")]
 mod samples;
 
-use gpucause::metric::{self, ALL_REASONS, Kind, LAUNCH_DURATION, Level, OFFCPU_DURATION};
+use gpucause_page::metric::{self, ALL_REASONS, Kind, LAUNCH_DURATION, Level, OFFCPU_DURATION};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use gpucause_page::exposition::Format;
+use gpucause_page::family::Exported;
+
 use super::*;
-use crate::exposition::Format;
-use crate::family::Exported;
 use proptest::prelude::*;
 
 /// A page of dcgm-exporter: a family in two groups, counters without `_total`.

@@ -4,13 +4,14 @@
 mod kernel;
 mod law;
 
+use gpucause_page::family::{Family, Value};
+use gpucause_page::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
+
 use super::*;
 use crate::chains::{Chains, engine_input};
 use crate::collector::{Collectors, Content};
 use crate::config::Limits;
 use crate::duration::Span;
-use crate::family::{Family, Value};
-use crate::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
 use crate::pipeline::Pipeline;
 use crate::sampler::observer::{Explained, Observer};
@@ -227,11 +228,11 @@ fn no_counter_of_a_page_decreases_while_its_creation_time_is_the_same() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    let counts = |metric: &&&crate::metric::Metric| {
+    let counts = |metric: &&&gpucause_page::metric::Metric| {
         matches!(metric.kind, Kind::Counter | Kind::Histogram)
             && !ELSEWHERE.iter().any(|name| metric.name.starts_with(name))
     };
-    let idle: Vec<_> = crate::metric::ALL
+    let idle: Vec<_> = gpucause_page::metric::ALL
         .iter()
         .filter(counts)
         .filter(|metric| !seen.contains(metric.name))
@@ -289,13 +290,13 @@ fn aggregated(page: &[Family]) -> u64 {
     }
 }
 
-fn times(page: &[Family], metric: &crate::metric::Metric) -> Vec<(String, u64)> {
+fn times(page: &[Family], metric: &gpucause_page::metric::Metric) -> Vec<(String, u64)> {
     let family = page.iter().find(|family| family.metric == metric).unwrap();
     let time = |value: &Value| match value {
         Value::Seconds(time) => time.0,
         other => panic!("{other:?} is no time"),
     };
-    let labels = |labels: &[crate::family::LabelValue]| {
+    let labels = |labels: &[gpucause_page::family::LabelValue]| {
         labels.iter().map(|label| label.as_str()).collect::<Vec<_>>().join(" ")
     };
     family.samples.iter().map(|own| (labels(&own.labels), time(&own.value))).collect()

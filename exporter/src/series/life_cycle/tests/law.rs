@@ -1,8 +1,9 @@
 //! Checks that no counter decreases from page to page.
 
-use crate::family::{Family, Sample, Value};
-use crate::metric::{CALLS_ABANDONED, Kind};
 use std::collections::{BTreeMap, HashMap};
+
+use gpucause_page::family::{Family, Sample, Value};
+use gpucause_page::metric::{CALLS_ABANDONED, Kind};
 
 /// A series: its family and labels.
 type Series = (&'static str, Vec<String>);

@@ -122,8 +122,8 @@ fn assert_in_document(path: &str, mark: &str, expected: &str) {
 
 #[test]
 fn the_documents_have_the_tables_of_metrics_and_causes() {
-    assert_in_document("METRICS.md", "metrics", &markdown());
-    assert_in_document("../investigations/causes.md", "causes", &gpucause_engine::markdown());
+    assert_in_document("../METRICS.md", "metrics", &markdown());
+    assert_in_document("../../investigations/causes.md", "causes", &gpucause_engine::markdown());
 }
 
 #[test]

@@ -7,9 +7,9 @@ use gpucause_abi::op::Api;
 
 /// Codes up to here have a label of their own even without a name. Higher ones are not result codes, and must not create
 /// unbounded series.
-pub(crate) const LAST_CODE: u32 = 999;
+pub const LAST_CODE: u32 = 999;
 /// Stands for all higher codes.
-pub(crate) const UNKNOWN_CODE: u32 = u32::MAX;
+pub const UNKNOWN_CODE: u32 = u32::MAX;
 
 /// The name of a result code, `code_N` for an unknown one, or `other`.
 #[must_use]
