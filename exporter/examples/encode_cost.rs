@@ -1,15 +1,15 @@
 //! Times the encoding of a page of 64 processes x 20 ops, or as many processes as are asked for, with every slot of each histogram
 //! in use and with those of four powers of two, as of calls of one kind: `cargo run --release --example encode_cost [PROCESSES]`.
 
-use gpucause::clock::{WallClock, monotonic_now};
 use gpucause::collector::Collectors;
-use gpucause::observation::Observation;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{COMM_LEN, REASONS};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, StallSnapshot};
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_observe::clock::{WallClock, monotonic_now};
+use gpucause_observe::observation::Observation;
 use gpucause_page::exposition::Format;
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -18,11 +18,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gpucause::chains::EVALUATE_EVERY;
-use gpucause::clock::cpu_time;
 use gpucause::otlp::{ChainLog, OtlpSettings, Process};
 use gpucause_engine::chain::Chain;
 use gpucause_investigations::any_format;
+use gpucause_observe::chains::EVALUATE_EVERY;
+use gpucause_observe::clock::cpu_time;
 use gpucause_probes::allocator::limit_retained_memory;
 use nix::time::{ClockId, clock_gettime};
 

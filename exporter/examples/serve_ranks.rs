@@ -10,13 +10,13 @@
 mod rank;
 
 use gpucause::collector::{Collectors, Content, Scope};
-use gpucause::observation::Observation;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_observe::observation::Observation;
 use gpucause_page::family::Sink;
 use std::sync::Arc;
 use std::time::Instant;

@@ -14,9 +14,9 @@ mod text;
 use std::collections::BTreeMap;
 
 use gpucause_investigations::json::Versioned;
+use gpucause_observe::host_name::node_name;
 use serde::Serialize;
 
-use crate::host_name::node_name;
 use gpucause_probes::Options;
 
 pub use args::CheckArgs;

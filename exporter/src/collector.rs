@@ -10,20 +10,22 @@ mod kernels;
 mod launches;
 mod memory;
 mod offcpu;
+#[cfg(test)]
+mod over_time;
 mod probes;
 mod processes;
 mod scope;
 mod selection;
 mod waits;
 
+use gpucause_observe::observation::Observation;
+use gpucause_observe::series::grouping::{self, Series};
 use gpucause_page::family::{Exported, Family, Sink, Value};
 use gpucause_page::metric::{
     Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES,
 };
 
 use crate::daemon_state::DaemonState;
-use crate::observation::Observation;
-use crate::series::grouping::{self, Series};
 use gpucause_engine::Findings;
 pub use scope::{Scope, ScopeError};
 pub(crate) use selection::decoded;

@@ -11,9 +11,12 @@ mod typed;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use gpucause_engine::settings::Settings;
+use gpucause_observe::series::groups::GroupLabels;
+use gpucause_observe::series::process_filter::ProcessFilter;
+use gpucause_observe::series::retention::Policy;
+use gpucause_observe::series::settings::SeriesSettings;
 use gpucause_page::exposition::classic_buckets;
 use gpucause_page::metric::Level;
 use serde::{Deserialize, Serialize};
@@ -22,13 +25,10 @@ use crate::budget::Budget;
 use crate::duration::Span;
 use crate::otlp::OtlpSettings;
 use crate::peers::PeersSettings;
-use crate::series::groups::GroupLabels;
-use crate::series::retention;
 use crate::text_file;
 use outline::Node;
 use reader::joined;
 
-use crate::series::process_filter::ProcessFilter;
 pub use launch_ops::OpNames;
 pub use outline::Position;
 pub(crate) use typed::{typed, typed_in_part};
@@ -123,11 +123,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
+        let series = SeriesSettings::default();
         Self {
-            live_processes: 192,
-            exited_processes: 48,
-            series_per_process: 4_000,
-            wait_names: 10,
+            live_processes: series.live_processes,
+            exited_processes: series.retention.max_ended,
+            series_per_process: series.series_per_process,
+            wait_names: series.wait_names,
             scrapes: 2,
             connections: 512,
         }
@@ -140,7 +141,7 @@ impl Default for Config {
             chains: Settings::default(),
             launch_ops: OpNames::default(),
             processes: ProcessFilter::default(),
-            retention: Span(Duration::from_secs(300)),
+            retention: Span(Policy::default().keep_for),
             limits: Limits::default(),
             probe: ProbeSettings::default(),
             metrics: MetricsSettings::default(),
@@ -283,10 +284,19 @@ impl Config {
         Self { probe, ..Self::default() }
     }
 
-    /// The retention policy for exited processes.
+    /// Which processes have series.
     #[must_use]
-    pub fn retention_policy(&self) -> retention::Policy {
-        retention::Policy { keep_for: self.retention.0, max_ended: self.limits.exited_processes }
+    pub fn series(&self) -> SeriesSettings {
+        let Limits { live_processes, exited_processes, series_per_process, wait_names, .. } =
+            self.limits;
+        SeriesSettings {
+            processes: self.processes.clone(),
+            retention: Policy { keep_for: self.retention.0, max_ended: exited_processes },
+            group_by: self.metrics.group_by.clone(),
+            live_processes,
+            series_per_process,
+            wait_names,
+        }
     }
 }
 

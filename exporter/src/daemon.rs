@@ -16,31 +16,31 @@ use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, is_observed};
 use gpucause_engine::{EngineInput, Findings};
+use gpucause_observe::chains::{Chains, engine_input};
+use gpucause_observe::clock::{WallClock, monotonic_now};
+use gpucause_observe::gpus::Gpus;
+use gpucause_observe::host_name::node_name;
+use gpucause_observe::observation::Observation;
+use gpucause_observe::observing::{Observing, Switch};
+use gpucause_observe::pipeline::Pipeline;
+use gpucause_observe::sampler::observer::{Explained, Observer};
+use gpucause_observe::sampler::{SampleError, Sampler};
+use gpucause_observe::visibility::obstacles;
 use gpucause_page::family::Sink;
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
-use crate::chains::{Chains, engine_input};
-use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::{Config, MetricsSettings};
 use crate::daemon_state::{ConfigState, DaemonState};
 use crate::file_limits::{self, TooFewFiles};
 use crate::flights::FlightRecords;
-use crate::gpus::Gpus;
-use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
-use crate::observation::Observation;
-use crate::observing::{Observing, Switch};
 use crate::otlp::ChainLog;
 use crate::peers::PeerRanks;
-use crate::pipeline::Pipeline;
-use crate::sampler::observer::{Explained, Observer};
-use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
-use crate::visibility::obstacles;
-use host::Host;
+use host::{Host, ThreadSampler};
 use victim::victim_process;
 
 /// Between two calls of [`Daemon::reap`].
@@ -145,8 +145,10 @@ impl Daemon {
             peers: Arc::default(),
             problem: Mutex::default(),
         });
-        let chains =
-            Arc::new(Chains::of_this_host(config.chains.clone(), Box::new(Arc::clone(&shared))));
+        let chains = Arc::new(Chains::of_this_host(
+            config.chains.clone(),
+            Box::new(ThreadSampler(Arc::clone(&shared))),
+        ));
         let gpus = Arc::new(Gpus::default());
         let host = Host::new(Arc::clone(&shared), Arc::clone(&gpus));
         let observer = Observer::new(Pipeline::new(host, since), Arc::clone(&chains));
@@ -217,12 +219,13 @@ impl Daemon {
         }
         let taken_at = WallClock::now().unix_seconds(monotonic_now());
         let state = ConfigState { successful: true, taken_at };
-        *self.shared.in_effect() = (Arc::clone(&config), state);
         if let Some(log) = self.chain_log() {
             log.configure(&config.otlp);
         }
         self.shared.peers.configure(&config.peers);
-        self.sampler.submit(move |observer| observer.configure(&config));
+        let series = config.series();
+        *self.shared.in_effect() = (config, state);
+        self.sampler.submit(move |observer| observer.configure(&series));
     }
 
     fn set_enabled(&self, enabled: bool, switch: Switch) {
@@ -291,7 +294,7 @@ impl Daemon {
         self.sampler.observe(monotonic_now())
     }
 
-    /// Evaluates causal chains. To be called every [`EVALUATE_EVERY`](crate::chains::EVALUATE_EVERY). Returns the accounts that were
+    /// Evaluates causal chains. To be called every [`EVALUATE_EVERY`](gpucause_observe::chains::EVALUATE_EVERY). Returns the accounts that were
     /// evaluated; `None` while no process is observed, which costs next to nothing.
     ///
     /// # Errors

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_probes::Options;
 use gpucause_probes::registry::Verdict;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::chains::EVALUATE_EVERY;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::serve;

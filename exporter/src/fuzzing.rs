@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use gpucause_investigations::explain::{Incident, render};
 use gpucause_investigations::node::Chains;
+use gpucause_observe::dcgm;
+use gpucause_observe::kernel_launches::readable::readable;
+use gpucause_observe::process_details::membership::Membership;
 use gpucause_page::exposition::{Format, negotiate};
 use gpucause_page::family::Exported;
 use gpucause_page::foreign;
@@ -18,11 +21,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::collector::{Collectors, Selection};
 use crate::config::Config;
-use crate::dcgm;
-use crate::kernel_launches::readable::readable;
 use crate::otlp::fuzzing as otlp;
 use crate::peers::fuzzing as peers;
-use crate::process_details::membership::Membership;
 use crate::server::fuzzing as server;
 
 /// Reads one input.

@@ -41,7 +41,7 @@ pub use settings::{OtlpSettings, SettingsError};
 pub struct Process {
     /// Its rank in its job.
     pub rank: Option<u32>,
-    /// Names and values, as [`ProcessDetails::named`](crate::process_details::ProcessDetails::named) has them.
+    /// Names and values, as [`ProcessDetails::named`](gpucause_observe::process_details::ProcessDetails::named) has them.
     pub details: Vec<(String, String)>,
 }
 

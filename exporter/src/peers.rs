@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use gpucause_abi::snapshot::Snapshot;
 use gpucause_engine::peers::{PeerJob, Peers};
 use gpucause_investigations::prometheus::Prometheus;
+use gpucause_observe::process_details::Details;
 use tokio::time::MissedTickBehavior;
 
-use crate::process_details::Details;
 use job::Job;
 
 pub use args::PeersArgs;

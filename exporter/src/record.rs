@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use gpucause_investigations::recording::PIDS;
 use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer, check};
+use gpucause_observe::chains::EVALUATE_EVERY;
+use gpucause_observe::clock::WallClock;
+use gpucause_observe::host_name::node_name;
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
 use tokio::time::MissedTickBehavior;
 
-use crate::chains::EVALUATE_EVERY;
-use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
-use crate::host_name::node_name;
 use crate::pid::{is_running, require_process};
 use crate::privileges;
 use crate::server::shutdown_signal;
@@ -159,7 +159,7 @@ fn start(args: &RecordArgs, clock: WallClock) -> Start {
     Start {
         node: args.node.clone().unwrap_or_else(node_name),
         recorder: format!("gpucause {}", version::VERSION),
-        started_ns: clock.unix_nanos(crate::clock::monotonic_now()),
+        started_ns: clock.unix_nanos(gpucause_observe::clock::monotonic_now()),
         details: details(args),
         size_limit: Some(args.size_limit.0),
         overwrite: args.force,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use gpucause_observe::chains::EVALUATE_EVERY;
+use gpucause_observe::sampler::SampleError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
-use crate::chains::EVALUATE_EVERY;
 use crate::config::source::ConfigSource;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::flight_recorder::FlightRecorder;
-use crate::sampler::SampleError;
 use crate::server::{
     Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
 };

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Tgid;
+use gpucause_observe::process_details::place::Places;
+use gpucause_observe::sampler::SampleError;
 
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
 use crate::pid::require_process;
 use crate::privileges;
-use crate::process_details::place::Places;
-use crate::sampler::SampleError;
 use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;

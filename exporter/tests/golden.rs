@@ -203,7 +203,7 @@ fn only_counters_and_histograms_have_a_beginning() {
 fn metrics_of_other_names_follow_ours_and_are_the_same_in_every_format() {
     let page = b"# HELP DCGM_A An a\\\\b.\n# TYPE DCGM_A counter\nDCGM_A{gpu=\"0\",pod=\"p\\\"1\"} 1.5\nDCGM_A 0\n\
                  # TYPE DCGM_B gauge\nDCGM_B -2\nDCGM_C NaN\n";
-    let foreign = gpucause::dcgm::parse(page).unwrap().into_iter().map(Arc::new).collect();
+    let foreign = gpucause_observe::dcgm::parse(page).unwrap().into_iter().map(Arc::new).collect();
     let exported = Exported { own: snapshot::families(), foreign };
     let text = |format: Format| String::from_utf8(format.encode(&exported)).unwrap();
     let samples = "DCGM_A{gpu=\"0\",pod=\"p\\\"1\"} 1.5\nDCGM_A 0\n";

@@ -6,10 +6,10 @@
 mod rank;
 
 use gpucause::collector::{Collectors, Content, Scope, Selection};
-use gpucause::observation::{Group, Observation};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
+use gpucause_observe::observation::{Group, Observation};
 use gpucause_page::exposition::classic_buckets::Policy;
 use gpucause_page::exposition::{ClassicBuckets, Format};
 use gpucause_page::metric::Level;

@@ -9,8 +9,8 @@ mod ops;
 
 use gpucause::collector::Collectors;
 use gpucause::config::Config;
-use gpucause::series::cardinality_limit::CardinalityLimit;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_observe::series::cardinality_limit::CardinalityLimit;
 use gpucause_page::family::{Family, Value};
 use gpucause_page::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 use std::collections::BTreeMap;

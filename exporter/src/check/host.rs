@@ -1,10 +1,10 @@
 //! The kernel and the namespaces.
 
+use gpucause_observe::visibility::{Obstacle, PID_NAMESPACE, obstacles};
 use gpucause_probes::feature::{AttachMode, FeatureError, Features};
 use gpucause_probes::hazard::HazardSeverity;
 
 use super::{Point, State};
-use crate::visibility::{Obstacle, PID_NAMESPACE, obstacles};
 
 /// Oldest kernel in whose scheduler programs can allocate map entries: [`Features::require`].
 const OLDEST_KERNEL: (u32, u32) = (6, 1);

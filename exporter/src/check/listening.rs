@@ -6,11 +6,11 @@ use gpucause_engine::observation::{ObservationState, State as Observation};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::node::{self, AskError, NodeUrl};
 use gpucause_investigations::observation::sentence;
+use gpucause_observe::observing::is_broken;
 use tokio::time::timeout;
 
 use super::{Point, State};
 use crate::nodes::block_on;
-use crate::observing::is_broken;
 use crate::port_owner::{Owner, names};
 use crate::privileges::is_root;
 use crate::server::{BindError, Limits, ListenAddress, Server};

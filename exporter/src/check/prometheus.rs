@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use gpucause_investigations::http::Address;
 use gpucause_investigations::prometheus::Prometheus;
+use gpucause_observe::host_name::node_name;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Point, State};
 use crate::flags::WebArgs;
-use crate::host_name::node_name;
 use crate::nodes::{MAX_ANSWER, TARGETS, block_on};
 use crate::store_url::{PrometheusLogin, PrometheusUrl};
 

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::iter;
 use std::path::Path;
 
+use gpucause_observe::dcgm::{PageUrl, UTILIZATION_FIELDS};
 use gpucause_page::foreign::PREFIX;
 
 use super::{Point, State, remote};
 use crate::config::source::{ConfigSource, Overrides};
-use crate::dcgm::{PageUrl, UTILIZATION_FIELDS};
 use crate::flags::{ExporterArgs, GpuArgs};
 use crate::flights;
 use crate::nodes::block_on;

@@ -13,12 +13,12 @@ use gpucause_investigations::mcp::{
     Stores, http,
 };
 use gpucause_investigations::prometheus::Prometheus;
+use gpucause_observe::host_name::node_name;
 
 use crate::check::Report;
 use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
-use crate::host_name::node_name;
 use crate::server::{LiveWebConfig, shutdown_signal};
 use crate::token_file::{TokenFile, TokenFileError};
 use clap::ValueEnum as _;

@@ -197,9 +197,10 @@ fn add_abandoned(family: &mut Family, series: &Series<'_>, _: &Ops<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_observe::clock::WallClock;
+    use gpucause_observe::observation::Observation;
+
     use super::*;
-    use crate::clock::WallClock;
-    use crate::observation::Observation;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::op_of_symbol;
     use gpucause_abi::record::COMM_LEN;

@@ -1,5 +1,6 @@
 //! The daemon itself: its build, configuration and resources.
 
+use gpucause_observe::clock;
 use gpucause_page::family::{Family, Value};
 use gpucause_page::metric::{
     self, BUILD_INFO, CONFIG_LOADED_AT, CONFIG_SUCCESSFUL, FLIGHT_RECORDS, Kind, Metric,
@@ -8,7 +9,6 @@ use gpucause_page::metric::{
 };
 
 use super::{CollectError, Collector, Families, Input, eager};
-use crate::clock;
 use crate::otlp::OtlpCounts;
 use crate::version;
 use prometheus::core::Collector as _;

@@ -1,5 +1,7 @@
 //! Use of the host's disks, memory, network and CPU quota by observed processes.
 
+use gpucause_observe::observation::Observation;
+use gpucause_observe::series::grouping::Series;
 use gpucause_page::family::{Family, LabelValue, Value};
 use gpucause_page::metric::{
     ALL, BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
@@ -7,8 +9,6 @@ use gpucause_page::metric::{
 };
 
 use super::{CollectError, Collector, Families, Input, eager};
-use crate::observation::Observation;
-use crate::series::grouping::Series;
 use gpucause_abi::Nanos;
 use gpucause_abi::measure::MEASURES;
 use gpucause_abi::state::Fault;
@@ -103,12 +103,12 @@ fn throttled(input: &Input<'_>) -> [Family; 2] {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_observe::clock::WallClock;
+    use gpucause_observe::observation::ProbeState;
     use gpucause_page::metric::{OOM_KILLS, PAGE_ALLOC_BYTES};
 
     use super::*;
-    use crate::clock::WallClock;
     use crate::collector::Collectors;
-    use crate::observation::ProbeState;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
     use gpucause_abi::{ProcId, Tgid};

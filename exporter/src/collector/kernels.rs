@@ -1,10 +1,10 @@
 //! Launches by kernel, and their durations for the most launched kernels.
 
+use gpucause_observe::kernel_launches::{KernelLaunches, OTHER, UNKNOWN};
 use gpucause_page::family::{Family, LabelValue, Value};
 use gpucause_page::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES};
 
 use super::{CollectError, Collector, Families, Input, eager};
-use crate::kernel_launches::{KernelLaunches, OTHER, UNKNOWN};
 
 pub(super) struct Kernels;
 

@@ -128,11 +128,11 @@ fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_observe::clock::WallClock;
+    use gpucause_observe::observation::Observation;
     use gpucause_page::metric::Level;
 
     use super::*;
-    use crate::clock::WallClock;
-    use crate::observation::Observation;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};
     use gpucause_abi::record::COMM_LEN;

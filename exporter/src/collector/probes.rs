@@ -1,5 +1,6 @@
 //! Kernel programs and maps: their state, hits, cost and overflows.
 
+use gpucause_observe::observation::Observation;
 use gpucause_page::family::{Family, LabelValue, Value};
 use gpucause_page::metric::{
     EVENTS_DROPPED, LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, OBSERVATION_STATE,
@@ -8,7 +9,6 @@ use gpucause_page::metric::{
 };
 
 use super::{CollectError, Collector, Families, Input, eager};
-use crate::observation::Observation;
 use gpucause_abi::Nanos;
 use gpucause_abi::record::SelfCounter;
 use gpucause_engine::observation::State;
@@ -195,8 +195,9 @@ fn attach_gaps(observation: &Observation) -> Family {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_observe::clock::WallClock;
+
     use super::*;
-    use crate::clock::WallClock;
     use gpucause_abi::snapshot::Snapshot;
     use gpucause_engine::observation::Period;
 

@@ -1,5 +1,7 @@
 //! Isolation of collectors, identity of series, and what the families add up to.
 
+use gpucause_observe::clock::WallClock;
+use gpucause_observe::kernel_launches::KernelLaunches;
 use gpucause_page::family::Sample;
 use gpucause_page::metric::{
     CAUSAL_CHAIN_SECONDS, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST,
@@ -7,9 +9,7 @@ use gpucause_page::metric::{
 };
 
 use super::*;
-use crate::clock::WallClock;
 use crate::daemon_state::{ConfigState, DaemonState, WebConfigState};
-use crate::kernel_launches::KernelLaunches;
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
 use gpucause_abi::hist::{Histogram, slot_of};
@@ -324,7 +324,7 @@ fn launches_of_aggregated_processes_are_in_other() {
 fn series_under_names_of_dcgm_count_as_those_of_their_collector() {
     let mut observation = observation(Vec::new());
     let page = b"DCGM_A{gpu=\"0\"} 1\nDCGM_A{gpu=\"1\"} 2\nDCGM_B 3\n";
-    let families = crate::dcgm::parse(page).unwrap();
+    let families = gpucause_observe::dcgm::parse(page).unwrap();
     observation.gpus.families = families.into_iter().map(Arc::new).collect();
     let mut exported = Exported::default();
     Collectors::default().write(&observation, &Scope::full(), &mut exported).unwrap();

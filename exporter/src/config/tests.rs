@@ -1,11 +1,12 @@
 //! Valid and invalid configurations, and the messages.
 
-use crate::series::process_filter::{Matcher, Pattern};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_engine::chain::Cause;
+use gpucause_observe::series::process_filter::{Matcher, Pattern};
 use proptest::prelude::*;
 
 use super::outline::Value;
@@ -53,7 +54,7 @@ fn nothing_said_is_the_defaults() {
     {
         assert_eq!(Config::parse(text).unwrap(), Config::default(), "{text}");
     }
-    assert_eq!(Config::default().retention_policy(), retention::Policy::default());
+    assert_eq!(Config::default().series(), SeriesSettings::default());
 }
 
 #[test]

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use gpucause_abi::sample::{Sample, SampledThread};
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_observe::chains::code::StackSampler;
+use gpucause_observe::clock::WallClock;
+use gpucause_observe::gpus::Gpus;
+use gpucause_observe::kernel_launches::NameSource;
+use gpucause_observe::nvml::GpusByPid;
+use gpucause_observe::observation::Observation;
+use gpucause_observe::pipeline::AccountSource;
+use gpucause_observe::process_details::{Details, DetailsCache, is_running};
+use gpucause_observe::throttling::{Throttled, Throttling};
 use gpucause_probes::ReadError;
 use gpucause_probes::kernel_symbols::{FunctionName, HostFunctions};
 use gpucause_probes::samples::SampleError;
 
 use super::Shared;
 use super::probe_states::{attach_gaps, nvml_state, probe_states};
-use crate::chains::code::StackSampler;
-use crate::clock::WallClock;
-use crate::gpus::Gpus;
-use crate::kernel_launches::NameSource;
-use crate::nvml::GpusByPid;
-use crate::observation::Observation;
-use crate::pipeline::AccountSource;
-use crate::process_details::{Details, DetailsCache, is_running};
-use crate::throttling::{Throttled, Throttling};
 
 /// State that is kept from sample to sample.
 #[derive(Debug)]
@@ -89,13 +89,17 @@ impl AccountSource for Host {
     }
 }
 
-impl StackSampler for Arc<Shared> {
+/// Samples threads by the probes of this daemon.
+#[derive(Debug)]
+pub(super) struct ThreadSampler(pub(super) Arc<Shared>);
+
+impl StackSampler for ThreadSampler {
     fn choose(&self, threads: &[SampledThread]) -> Result<(), SampleError> {
-        self.probes.sampler().choose(threads)
+        self.0.probes.sampler().choose(threads)
     }
 
     fn take(&self) -> Result<Vec<Sample>, SampleError> {
-        self.probes.sampler().take()
+        self.0.probes.sampler().take()
     }
 }
 

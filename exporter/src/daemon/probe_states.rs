@@ -1,11 +1,10 @@
 //! The state of each probe, as exported.
 
+use gpucause_observe::nvml;
+use gpucause_observe::observation::{AttachGap, ProbeState};
 use gpucause_probes::Status;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
-
-use crate::nvml;
-use crate::observation::{AttachGap, ProbeState};
 
 /// Characters of a path that a label holds.
 const MAX_LABEL_CHARS: usize = 256;

@@ -2,8 +2,8 @@
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::chain::Victim;
+use gpucause_observe::observation::Observation;
 
-use crate::observation::Observation;
 use crate::otlp::Process;
 
 /// Returns the rank and the details of a victim's process.

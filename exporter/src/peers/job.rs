@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_investigations::prometheus::string_literal;
-
-use crate::process_details::Details;
+use gpucause_observe::process_details::Details;
 
 /// Jobs that are asked for at most.
 const MAX_JOBS: usize = 8;

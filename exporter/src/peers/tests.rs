@@ -1,5 +1,6 @@
+use gpucause_observe::process_details::ProcessDetails;
+
 use super::*;
-use crate::process_details::ProcessDetails;
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::peers::{PeerJob, PeerRank, RankPlace};

@@ -8,8 +8,7 @@ use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::{Comm, DeviceName};
 use gpucause_investigations::recording::StackId;
 use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef};
-
-use crate::clock::WallClock;
+use gpucause_observe::clock::WallClock;
 
 /// Names as text, each made once.
 #[derive(Debug, Default)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use gpucause_investigations::trace::{Finished, WriteError, Writer};
+use gpucause_observe::clock::WallClock;
 use gpucause_probes::recorder::Recorder;
 
 use super::status_line::Recorded;
 use super::trace_recorder::{TraceRecorder, Written};
-use crate::clock::WallClock;
 use crate::daemon::Daemon;
 
 /// A recording under way.

@@ -17,11 +17,10 @@ use std::time::{Duration, Instant};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer};
 use gpucause_investigations::recording::{Stack, StackId};
+use gpucause_observe::kernel_launches::readable::{function, one_line};
+use gpucause_observe::stacks::frames::{Found, Module};
 use gpucause_probes::elf::{ElfError, SymbolTables, symbol_tables};
 use gpucause_probes::mapped::FileVersion;
-
-use crate::kernel_launches::readable::{function, one_line};
-use crate::stacks::frames::{Found, Module};
 
 /// Stacks that wait for their names.
 const MAX_WAITING: usize = 4096;
@@ -219,8 +218,9 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_observe::stacks::frames::Frames;
+
     use super::*;
-    use crate::stacks::frames::Frames;
     use gpucause_abi::{ProcId, Tgid};
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;

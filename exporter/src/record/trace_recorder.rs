@@ -10,16 +10,16 @@ use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::EngineInput;
 use gpucause_investigations::recording::StackId;
 use gpucause_investigations::trace::{Finished, ProcessRef, WriteError, Writer};
+use gpucause_observe::clock::WallClock;
+use gpucause_observe::observation::Observation;
+use gpucause_observe::process_details::ProcessDetails;
+use gpucause_observe::stacks::frames::Frames;
+use gpucause_observe::stacks::python::PythonProcesses;
 use gpucause_probes::recorder::Recorder;
 
 use super::events::Names;
 use super::symbols::Symbols;
-use crate::clock::WallClock;
 use crate::daemon::Daemon;
-use crate::observation::Observation;
-use crate::process_details::ProcessDetails;
-use crate::stacks::frames::Frames;
-use crate::stacks::python::PythonProcesses;
 
 /// How long function names are waited for at the end.
 const SYMBOL_TIMEOUT: Duration = Duration::from_secs(20);

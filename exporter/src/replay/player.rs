@@ -12,11 +12,11 @@ use gpucause_investigations::accounts::rebuild;
 use gpucause_investigations::recording::{
     NodeIndex, Process, ProcessIndex, Recording, RecordingError,
 };
+use gpucause_observe::chains::EVALUATE_EVERY;
 
 use super::place::Place;
 use super::recorded::{Recorded, RecordedSampler};
 use super::source::ReplaySource;
-use crate::chains::EVALUATE_EVERY;
 
 /// Ends a replay when it is dropped.
 pub(super) struct Stop(#[expect(dead_code, reason = "dropping it is the signal")] Sender<()>);

@@ -12,16 +12,16 @@ use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, EngineInput, Findings, Stall};
 use gpucause_investigations::recording::Process;
+use gpucause_observe::chains::Chains;
+use gpucause_observe::clock::WallClock;
+use gpucause_observe::kernel_launches::NameSource;
+use gpucause_observe::observation::Observation;
+use gpucause_observe::pipeline::{AccountSource, Pipeline, Sampled};
+use gpucause_observe::process_details::{Details, ProcessDetails};
 
 use super::source::Current;
-use crate::chains::Chains;
-use crate::clock::WallClock;
 use crate::config::Config;
-use crate::kernel_launches::NameSource;
 use crate::live_page::Processes;
-use crate::observation::Observation;
-use crate::pipeline::{AccountSource, Pipeline, Sampled};
-use crate::process_details::{Details, ProcessDetails};
 
 /// A recorded snapshot.
 pub(super) struct Recorded<'a> {

@@ -8,13 +8,13 @@ use gpucause_engine::Findings;
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_observe::clock::{WallClock, monotonic_now};
+use gpucause_observe::observation::Observation;
 use gpucause_page::family::Sink;
 
-use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::MetricsSettings;
 use crate::live_page::Processes;
-use crate::observation::Observation;
 use crate::server::{Readiness, ScrapeError, Source};
 
 /// Serves the replay in place of the daemon.

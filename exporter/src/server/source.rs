@@ -1,11 +1,11 @@
 //! The data that the server serves.
 
+use gpucause_observe::host_name::node_name;
 use gpucause_page::family::Sink;
 
 use crate::collector::Scope;
 use crate::config::MetricsSettings;
 use crate::flights::FlightRecords;
-use crate::host_name::node_name;
 use crate::live_page::{Problem, Processes};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;

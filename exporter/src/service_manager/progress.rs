@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpucause_abi::Nanos;
-
-use crate::clock::monotonic_now;
+use gpucause_observe::clock::monotonic_now;
 
 /// A periodic background task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

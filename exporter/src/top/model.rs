@@ -10,8 +10,8 @@ use gpucause_abi::op::{Api, OpId};
 use gpucause_abi::snapshot::{CallKind, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::Activity;
+use gpucause_observe::observation::Observation;
 
-use crate::observation::Observation;
 use crate::time_shares::{Part, Shares};
 use gpucause_investigations::untrusted_text::line;
 

@@ -11,10 +11,10 @@ use gpucause_investigations::accounts::rebuild;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::explain::Report;
 use gpucause_investigations::recording::{NodeIndex, Recording};
+use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_page::family::Sink;
 
 use super::totals::Totals;
-use crate::chains::EVALUATE_EVERY;
 use crate::collector::Scope;
 use crate::live_page::Processes;
 use crate::progress::Progress;

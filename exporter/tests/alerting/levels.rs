@@ -1,5 +1,6 @@
 //! Rules and alerts need no more than the standard level, and those that compare ranks no more than the fleet level.
 
+use gpucause_observe::observation::Observation;
 use gpucause_page::exposition::classic_buckets::Policy;
 use gpucause_page::exposition::{ClassicBuckets, Format};
 use gpucause_page::metric::Level;
@@ -7,7 +8,6 @@ use gpucause_page::metric::Level;
 use super::{EXPOSED, files, fleet_job, rank, rules};
 use crate::promql::{Selector, names};
 use gpucause::collector::{Collectors, Content, Scope, Selection};
-use gpucause::observation::Observation;
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use regex::Regex;

@@ -1,6 +1,6 @@
 //! Healthy workloads have no chain.
 
-use gpucause::chains::EVALUATE_EVERY;
+use gpucause_observe::chains::EVALUATE_EVERY;
 
 use crate::run::{Outcome, Plan, rounds, run, tries};
 

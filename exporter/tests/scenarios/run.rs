@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gpucause::chains::EVALUATE_EVERY;
-use gpucause::throttling::Throttling;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{Engine, EngineInput};
+use gpucause_observe::chains::EVALUATE_EVERY;
+use gpucause_observe::throttling::Throttling;
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
 

@@ -1,7 +1,8 @@
 //! Rows from observations made by hand.
 
+use gpucause_observe::clock::WallClock;
+
 use super::*;
-use crate::clock::WallClock;
 use gpucause_abi::Tid;
 use gpucause_abi::hist::slot_of;
 use gpucause_abi::op::op_of_symbol;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, Tgid};
+use gpucause_observe::wait_names::task_name;
 
 use gpucause_investigations::untrusted_text::line;
 
 use super::{Part, Shares};
-use crate::wait_names::task_name;
 
 /// Time waited for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
