@@ -14,6 +14,7 @@ use crate::computing::Computing;
 use crate::delta::Delta;
 use crate::peers::Peers;
 use crate::phases::Phases;
+use crate::preparers::Preparers;
 use crate::settings::Settings;
 
 pub(crate) use measured::Measured;
@@ -45,6 +46,8 @@ pub(crate) struct Context<'a> {
     pub(crate) processes: Vec<Process<'a>>,
     /// Indexes of the worker processes of each process.
     pub(crate) workers: HashMap<ProcId, Vec<usize>>,
+    /// Workers that prepared data, also those that have ended since.
+    pub(crate) preparers: &'a Preparers,
     /// Share of the window for which each GPU was clock-throttled, idleness apart, by UUID.
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// Name of the host, if known.

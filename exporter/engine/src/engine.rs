@@ -21,6 +21,7 @@ use crate::history::{Evaluation, History, leak_span};
 use crate::input::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::peers::Peers;
+use crate::preparers::Preparers;
 use crate::rules::unexplained::{loss, rest};
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
@@ -48,6 +49,7 @@ pub struct Engine {
     computing: Vec<(ProcId, Tid)>,
     charged: Charged,
     long_calls: LongCalls,
+    preparers: Preparers,
     ticks: u64,
     timeline: Timeline,
     /// Name of the host, if known.
@@ -112,8 +114,12 @@ impl Engine {
             return;
         }
         self.ticks += 1;
+        let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
+        self.preparers.update(&input.snapshot.processes, self.ticks, oldest);
         let baselines: &[Baseline] = self.baselines.make_contiguous();
-        let mut context = context_of(&self.settings, &self.histories, baselines, input);
+        let preparers = &self.preparers;
+        let mut context =
+            context_of((&self.settings, preparers), &self.histories, baselines, input);
         context.host = self.host.as_deref();
         context.peers = Some(&self.peers);
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
@@ -157,7 +163,6 @@ impl Engine {
             self.timeline.push(TimelinePoint { chains, worst, ..point });
         }
         self.store.tidy(self.ticks, &self.settings, |id| known.contains(&id));
-        let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
         let long_calls = &self.long_calls;
         self.charged.tidy(|id| {
             let first = long_calls.first_tick(id).unwrap_or(oldest);
@@ -220,7 +225,7 @@ impl Engine {
 }
 
 fn context_of<'a>(
-    settings: &'a Settings,
+    (settings, preparers): (&'a Settings, &'a Preparers),
     histories: &HashMap<ProcId, History>,
     baselines: &'a [Baseline],
     input: &'a EngineInput,
@@ -270,7 +275,17 @@ fn context_of<'a>(
     let came_early = came_early(baselines, now.taken_at);
     let throttled = &input.throttled_gpus;
     let window = now.taken_at.less(last);
-    Context { settings, processes, workers, throttled, host: None, came_early, window, peers: None }
+    Context {
+        settings,
+        processes,
+        workers,
+        preparers,
+        throttled,
+        host: None,
+        came_early,
+        window,
+        peers: None,
+    }
 }
 
 /// Returns true if a snapshot comes early after the last baseline, by the median time between baselines.

@@ -36,6 +36,7 @@ mod input;
 mod long_calls;
 mod losses;
 mod phases;
+mod preparers;
 mod recent_losses;
 mod rules;
 mod shell;

@@ -24,8 +24,7 @@ const BEGIN: &str = "Its own threads compete for CPUs";
 /// program of its own.
 pub(super) fn is_own(context: &Context<'_>, process: &Process<'_>, wait: &Wait) -> bool {
     let Some(tgid) = wait.tgid else { return wait.relation == Relation::Thread };
-    let prepares = |own: &&Process<'_>| own.now.tgid == tgid && own.now.measures.ended_waits.0 > 0;
-    tgid == process.now.tgid || context.workers_of(process.now.id).any(|own| prepares(&own))
+    tgid == process.now.tgid || context.preparers.has(process.now.id, tgid)
 }
 
 /// The share of the wait for a CPU that was for the program itself, if that is most of it. Over the long window, as the cause is.

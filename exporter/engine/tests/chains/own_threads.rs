@@ -1,5 +1,6 @@
 //! Threads of the program itself that have the CPU.
 
+use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_engine::chain::{Cause, Place, Severity};
 
@@ -77,6 +78,26 @@ fn windows_that_are_mostly_preempted_or_mostly_queued_are_of_one_chain() {
         }
     }
     lost(host.only(Cause::CpuPreemption), 32 * 600 * MS);
+}
+
+#[test]
+fn waits_for_workers_that_have_ended_since_are_those_for_the_program_itself() {
+    let mut host = trained();
+    host.start_worker(0, 200).now.measures.ended_waits = Nanos(1);
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Runqueue, WORKER, 400 * MS, 0);
+    });
+    host.processes.pop();
+    for _ in 0..2 {
+        host.run(1, |train| {
+            steady(train);
+            train.waits(Reason::Runqueue, WORKER, 150 * MS, 0);
+        });
+        let chain = host.only(Cause::CpuPreemption);
+        assert_eq!(chain.severity, Severity::Low);
+        assert!(chain.sentence.starts_with("Its own threads compete"), "{}", chain.sentence);
+    }
 }
 
 #[test]
