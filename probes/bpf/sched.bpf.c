@@ -3,7 +3,7 @@
  *
  * A thread that leaves the CPU while runnable was preempted, unless it hands its work over. A blocked one waits for its blocked reason
  * until it is woken, and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
- * `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
+ * `woken_ns` and `awake_ns` are written by the waker, one at a time, and read when the thread returns. */
 
 /* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
 #define AT_ONCE_NS 50000ULL
@@ -182,7 +182,8 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		return 0;
 	}
 	/* Every wait ends with one wakeup, but for that of a thread that could have run. An older one than the last run was
-	 * missed by the program; one from that run found a thread about to block: as it left its CPU, or before, when it went on. */
+	 * missed by the program. One since then that found it on its CPU (`awake_ns`) ended nothing: it went on, and blocked later.
+	 * One between its decision to block and the switch ends this wait at its start. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
 	if (handed || !woken || woken < thread->on_since_ns || woken > now || woken == thread->awake_ns) {
 		woken = now;
@@ -294,7 +295,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	return 0;
 }
 
-/* A woken thread is in the queue of its CPU, whose lock is held. */
+/* A woken thread is in the queue of its CPU, whose lock is held, or has never left its CPU. */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(sched_wakeup, struct task_struct *task)
 {
@@ -313,7 +314,7 @@ int BPF_PROG(sched_wakeup, struct task_struct *task)
 		thread->awake_ns = woken;
 	/* One that runs, or whose waker was missed, which then has no wait for a CPU. */
 	if (!since || thread->role == ROLE_HELPER || thread->slot || thread->off_reason == REASON_PREEMPTED ||
-	    thread->off_reason == REASON_YIELD || woken < thread->on_since_ns)
+	    thread->off_reason == REASON_YIELD || woken < thread->on_since_ns || woken == thread->awake_ns)
 		return 0;
 	await_cpu(thread, task->pid, task->thread_info.cpu, REASON_RUNQUEUE, woken > since ? woken : since);
 	return 0;

@@ -5,7 +5,7 @@
 //! clause   = op ":" spec | "nest=0" | "nest=1" | "dir=" path
 //! op       = documented name (all its ABI variants), exact symbol, or "*" (every function)
 //! spec     = key [ "=" value ] { "," key [ "=" value ] }
-//!   WAY=TIME      spends TIME in one way: spin, sleep, woken (the same, after wakeups that found it on its CPU),
+//!   WAY=TIME      spends TIME in one way: spin, sleep, woken (sleep, after timers that expire before it has left its CPU),
 //!                 futex (wait with a timeout), lock (a mutex released by a thread
 //!                 named lock-holder), polled (a lock that both wait for in pieces of 1 ms, while that thread works),
 //!                 switched (the same, but the holder wakes nobody and waits until the lock is taken), spun (the same,

@@ -209,14 +209,18 @@ fn a_thread_that_was_woken_before_it_left_the_cpu_waits_for_no_cpu() -> Result<(
     let observed = Observed::start(Options::default())?;
     let arguments = "block --kind woken --between-calls --each 40ms --count 40";
     let mut workload = started(&observed, &stand_ins, arguments)?;
-    let (begin, mut most) = (Instant::now(), 0);
-    while begin.elapsed() < Duration::from_millis(1_400) {
-        let process = observed.process(workload.pid());
-        let queued = process.map_or(0, |own| off(&own.dispatcher_time, Reason::Runqueue));
-        most = most.max(queued);
+    let account = || observed.process(workload.pid());
+    until(|| Ok(account().ok()), || "it makes no calls".into())?;
+    let (begin, mut most, mut observations) = (Instant::now(), 0, 0u32);
+    while begin.elapsed() < Duration::from_millis(1_200) {
+        most = most.max(off(&account()?.dispatcher_time, Reason::Runqueue));
+        observations += 1;
     }
+    let asleep = off(&account()?.dispatcher_time, Reason::Sleep);
     let truth = number(&workload.result()?, "/thread/schedstat/wait_ns");
     ensure!(most <= truth + 10_000_000, "{most} ns in the run queue, {truth} ns by the kernel");
+    ensure!(asleep >= 600_000_000, "{asleep} ns asleep");
+    ensure!(observations >= if is_emulated() { 1 } else { 20 }, "{observations} observations");
     Ok(())
 }
 

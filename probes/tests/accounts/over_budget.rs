@@ -192,20 +192,21 @@ fn launches_that_are_timed_stand_for_all_of_a_program_that_repeats_itself() -> R
     Ok(())
 }
 
-/// Programs that measured a step to cost more than the rest of a hit. Other load may slow down either.
+/// Programs that measured a step to cost more than the rest of a hit: the first, or the third of five where other load slowed one down.
 #[cfg(target_arch = "x86_64")]
 fn observed_with_dear_steps() -> Result<Observed> {
-    let mut measured = Vec::new();
+    let (mut measured, mut dear) = (Vec::new(), 0);
     for _ in 0..5 {
         let observed = Observed::start(Options { calibrate: true, ..Options::default() })?;
         let status = observed.status();
         let (entry, step) = status.entry_cost.zip(status.step_cost).context("not measured")?;
-        if step > entry {
+        measured.push((entry, step));
+        dear += u32::from(step > entry);
+        if dear == 3 || (dear == 1 && measured.len() == 1) {
             return Ok(observed);
         }
-        measured.push((entry, step));
     }
-    anyhow::bail!("a hit and a step on top cost {measured:?}")
+    anyhow::bail!("a step cost less than the rest of a hit in most of {measured:?}")
 }
 
 #[cfg(target_arch = "x86_64")]

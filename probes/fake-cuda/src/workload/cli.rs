@@ -230,7 +230,7 @@ pub(crate) struct Contend {
 
 #[derive(Debug, Args)]
 pub(crate) struct Block {
-    /// How to block: sleep, woken (the same, after wakeups that found it on its CPU), futex (timeout), lock (a thread named lock-holder releases it), polled (the same
+    /// How to block: sleep, woken (sleep, after timers that expire before it has left its CPU), futex (timeout), lock (a thread named lock-holder releases it), polled (the same
     /// in pieces of 1 ms, while that thread works), switched (the same, but the holder wakes nobody), spun (the
     /// same, but it does not wait either), unseen (the same, but it waits for the lock in one of six turns, and a
     /// pause follows each), work (of a thread named producer, in such pieces), poll, pipe, net, io (O_DIRECT), page_fault (evicted file mapping), ioctl (seccomp notification), yield, spin,
