@@ -312,11 +312,8 @@ impl Daemon {
         self.shared.peers.update(&input.snapshot, &observation.details);
         self.chains.set_peers(self.shared.peers.known(Instant::now()));
         let chains = self.chains.evaluate(&input);
-        let ended = input.snapshot.processes.iter().filter(|own| own.ended.is_some());
-        let ended: Vec<_> = ended.map(|own| own.id).collect();
-        if !ended.is_empty() {
-            self.sampler.submit(|observer| observer.set_evaluated(ended));
-        }
+        let snapshot = Arc::clone(&input.snapshot);
+        self.sampler.submit(move |observer| observer.set_evaluated(&snapshot.processes));
         if let Some(log) = self.chain_log() {
             log.record(&chains, |victim| victim_process(victim, &input.snapshot, &observation));
         }

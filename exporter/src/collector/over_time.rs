@@ -107,9 +107,7 @@ impl Node {
         let now = self.kernel().now();
         let Ok(explained) = self.observer.observe(Nanos(now.0 + 1));
         self.chains.evaluate(&engine_input(&explained.observation, HashMap::new()));
-        let processes = &explained.observation.snapshot.processes;
-        let ended = processes.iter().filter(|own| own.ended.is_some()).map(|own| own.id);
-        self.observer.set_evaluated(ended.collect());
+        self.observer.set_evaluated(&explained.observation.snapshot.processes);
     }
 
     fn take(&mut self, step: &Step) -> Option<Vec<Family>> {
@@ -342,6 +340,38 @@ fn a_worker_that_ended_is_kept_until_chains_are_evaluated() {
     node.kernel().begin(1, 0, false);
     node.kernel().work(1, Work::Call, 1, 5);
     node.kernel().begin(2, 0, true);
+    node.page(0);
+    node.kernel().end(2);
+    for _ in 0..3 {
+        node.page(0);
+        assert_eq!(node.kernel().processes().len(), 2);
+    }
+    node.evaluate();
+    node.page(0);
+    assert_eq!(node.kernel().processes().len(), 1);
+}
+
+#[test]
+fn a_worker_that_ended_goes_after_ten_seconds_where_no_chains_are_evaluated() {
+    let mut node = Node::new(4, 10, GroupLabels::default());
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Call, 1, 5);
+    node.kernel().begin(2, 0, true);
+    node.page(0);
+    node.kernel().end(2);
+    node.page(0);
+    node.kernel().pass(Nanos(11 * SECOND));
+    node.page(0);
+    assert_eq!(node.kernel().processes().len(), 1);
+}
+
+#[test]
+fn a_member_of_a_group_that_ended_is_kept_until_chains_are_evaluated() {
+    let mut node = Node::new(4, 10, GroupLabels(vec![GroupLabel::Comm]));
+    for pid in [1, 2] {
+        node.kernel().begin(pid, 0, false);
+        node.kernel().work(pid, Work::Call, 1, 5);
+    }
     node.page(0);
     node.kernel().end(2);
     for _ in 0..3 {

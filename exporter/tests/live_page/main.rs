@@ -226,7 +226,7 @@ fn with_a_thousand_processes_the_page_has_fifty_rows_and_can_be_searched() {
     browser.until(&format!("{count} === 50"));
     let size = "performance.getEntriesByType('navigation')[0].decodedBodySize";
     println!("{} bytes", browser.value(size));
-    assert!(browser.value(size).as_u64().unwrap() <= 64 << 10);
+    assert!((10 << 10..=64 << 10).contains(&browser.value(size).as_u64().unwrap()));
     screenshot(&mut browser, "live-1000.png");
     let processes = api(&server, "/api/v1/processes");
     assert_eq!(processes["processes"].as_array().map(Vec::len), Some(1_000));

@@ -68,9 +68,10 @@ impl<S: AccountSource> Observer<S> {
         self.pipeline.name_launched(processes);
     }
 
-    /// The chains of these ended processes are evaluated.
-    pub fn set_evaluated(&mut self, ended: Vec<ProcId>) {
-        self.pipeline.set_evaluated(ended);
+    /// The chains of these processes are evaluated. Those that had ended need not be kept for that any more.
+    pub fn set_evaluated(&mut self, processes: &[ProcessSnapshot]) {
+        let ended = processes.iter().filter(|process| process.ended.is_some());
+        self.pipeline.set_evaluated(ended.map(|process| process.id));
     }
 
     /// The kernel functions that have names, by process and handle.

@@ -13,7 +13,8 @@ use crate::series::retention::{Process, Retention};
 use crate::series::workers::Workers;
 use crate::workers::{Owners, is_worker};
 
-/// The account of a worker or a member of a group is kept so long after its end for an evaluation that has its last seconds.
+/// At most so long after its end the account of a worker, or of a member of a group, is kept for the evaluation of its last seconds. Where
+/// none comes, as in `top`, it goes then.
 const AWAITED_FOR: Nanos = Nanos(10_000_000_000);
 
 /// State that is kept from one snapshot of the kernel maps to the next.
@@ -52,8 +53,11 @@ impl LifeCycle {
 
     /// Returns true if any of these processes, each with the time of its end, is to be removed.
     pub(crate) fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
+        // The next sample removes workers, or they are kept for an evaluation.
+        let ended = ended.iter().filter(|(id, _)| !self.workers.knows(*id));
+        let ended: Vec<_> = ended.copied().collect();
         ended.iter().any(|&(id, _)| self.cardinality.is_aggregated(id))
-            || self.retention.has_excess(now, ended)
+            || self.retention.has_excess(now, &ended)
     }
 
     /// Raises a snapshot's values to those of the last one, and chooses the processes to remove.
