@@ -272,14 +272,15 @@ fn a_library_overwritten_in_place_is_detached_and_reattached() {
     let written = Instant::now();
     let mut writer = fs::OpenOptions::new().write(true).open(&fixture.library).unwrap();
     writer.write_all(&fs::read(&another).unwrap()).unwrap();
-    let overwritten = || daemon.probes.status().counts.overwritten;
-    eventually(SOON, "the detach", || (overwritten() == 1).then_some(()));
+    let is_attached = |library: LibraryStatus| library.verdict == Verdict::Attached;
+    let detached = || (!daemon.library(&fixture.library).is_some_and(is_attached)).then_some(());
+    eventually(SOON, "the detach", detached);
     println!("detached {} ms after the first write", written.elapsed().as_millis());
     // From now on the new contents may be mapped.
     let mut second = fixture.user();
     drop(writer);
     daemon.await_attached(&fixture.library);
-    assert_eq!(overwritten(), 1);
+    assert_eq!(daemon.probes.status().counts.overwritten, 1);
     assert_counted(&daemon, &mut second);
     assert_eq!(second.call("cudaFree", CALLS).0, 3 * CALLS);
     let [in_file, in_memory] = code_at(second.pid(), &fixture.library, stale);
@@ -294,10 +295,12 @@ fn a_library_opened_and_closed_in_a_loop_is_counted() {
     let fixture = Fixture::new();
     let daemon = Daemon::start();
     let mut caller = fixture.user();
-    daemon.await_attached(&fixture.library);
+    let before = daemon.await_attached(&fixture.library);
     caller.request("close");
     caller.request(&format!("cycle {} cudaFree 200 5", fixture.library.display()));
     assert_eq!(daemon.calls(caller.pid(), "cudaFree"), 1_000);
+    let now = daemon.await_attached(&fixture.library);
+    assert_eq!((now.link, now.gap), (before.link, before.gap), "the same probes");
 }
 
 #[test]
