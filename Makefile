@@ -8,7 +8,7 @@
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make test-fleet  many nodes: their chains through an OpenTelemetry collector, built once, into ClickHouse; their Parquet files by DuckDB, ClickHouse and Spark; ranks that are slowed down, stopped or killed; the last seconds of all nodes as one trace; a late rank on another host
-# make test-pytorch  real PyTorch on a simulated GPU: launches counted exactly, healthy programs without a chain or lost time, faults named within 10 % of their loss; seven minutes, as root, and 850 MB of wheels the first time: PYTORCH_ARGS="mixed python_loop" for some programs
+# make test-pytorch  real PyTorch on a simulated GPU: launches counted exactly, healthy programs without a chain or lost time, faults found within 10 % of their loss; eight minutes, as root, and 850 MB of wheels the first time: PYTORCH_ARGS="mixed python_loop" for some programs
 # make test-gpu  on a host with an NVIDIA GPU and PyTorch, Triton, CuPy and JAX: launches counted exactly, faults of real programs named, and what probes cost one; six minutes
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`;

@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pytorch"))
 from expected import MOST_LOST
 from exporter import Exporter, within
 from healthy import PROGRAMS
-from host import step_back
+from host import FIRST, step_back
 from observed import LostTime, shown
 from started import Started, check, failed
 
@@ -110,7 +110,7 @@ def faults(exporter):
     if not started:
         return
     programs, cpus = started
-    hogs = [subprocess.Popen(["taskset", "-c", cpus["preempted"], "sh", "-c", "while :; do :; done"]) for _ in range(2)]
+    hogs = [subprocess.Popen([*FIRST, "taskset", "-c", cpus["preempted"], "sh", "-c", "while :; do :; done"]) for _ in range(2)]
     try:
         for program in programs:
             program.go()

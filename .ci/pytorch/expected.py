@@ -16,7 +16,7 @@ FAULT_SECONDS, COUNTED_SECONDS = 16, 2
 FOUND_AFTER = 11
 # Largest difference from the program's own clock, as a share of its seconds.
 TOLERANCE = 0.1
-# Seconds that a shorter wait may differ by: those of a step that two evaluations share.
+# Chains may exceed the kernel's account by so many seconds more: a step over the boundary of two evaluations is counted with one.
 LEAST_DIFFERENCE = 0.03
 # Least share of a chain's loss that its culprit has, where nothing else is wrong.
 CULPRITS_SHARE = 0.9
@@ -28,7 +28,7 @@ KEEPERS_SHARE, PART_TOLERANCE = 0.7, 0.1
 Healthy = collections.namedtuple("Healthy", "seconds environment allowed", defaults=[9, {}, {}])
 # Without this, as many threads spin as there may be CPUs.
 SLEEPING_WAITS = {"FAKE_BLOCKING": "1"}
-# A pool of processes that compile ends 60 s after its last work, and takes as long of each CPU as a chain needs.
+# A pool of processes that compile ends 60 s after its last work, and its end takes each of two CPUs for long enough to be found.
 NO_COMPILERS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 HEALTHY = {
     "eager": Healthy(7),

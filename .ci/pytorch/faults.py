@@ -81,6 +81,8 @@ def slow_workers(run, start=None):
     )
     batches = iter(loader)
     training = Training()
+    # Starts the threads of autograd.
+    training.step()
     gpu.never_the_limit()
     threads = Threads()
 

@@ -56,7 +56,7 @@ class Speed:
 class Host:
     """The CPUs, from its making to `end`."""
 
-    # Share of them that others may have.
+    # Share of them that others may have. That they are slower for a while is shown, and excuses nothing.
     MOST = 0.1
     # Share that a hypervisor may take: all of it may be taken from one thread, which is awake and does not run.
     MOST_STOLEN = 0.01

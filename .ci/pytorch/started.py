@@ -17,15 +17,19 @@ def check(holds, text):
     return holds
 
 
-def descendants_of(pid):
-    """Children, and theirs: a server forks workers for a program."""
+def children_of(pid):
     children = []
     for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children += map(int, path.read_text().split())
         except (FileNotFoundError, ProcessLookupError):
             pass
-    return [*children, *(own for child in children for own in descendants_of(child))]
+    return children
+
+
+def descendants_of(pid):
+    """Children, and theirs: a server forks workers for a program."""
+    return [own for child in children_of(pid) for own in (child, *descendants_of(child))]
 
 
 class Started:
@@ -35,6 +39,9 @@ class Started:
         command = [*prefix, *FIRST, "python3", "-B", "-W", "ignore", PROGRAM, name, str(amount)]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.name, self.pid = name, self.child.pid
+
+    def children(self):
+        return children_of(self.pid)
 
     def descendants(self):
         return descendants_of(self.pid)

@@ -63,7 +63,7 @@ class Bed:
 
 def pids_of(program):
     """Its own, and those of its ranks."""
-    return [program.pid, *(program.descendants() if program.name == "two_ranks" else [])]
+    return [program.pid, *(program.children() if program.name == "two_ranks" else [])]
 
 
 def healthy(bed, name):
@@ -112,7 +112,7 @@ def fault(bed, name):
             lost.mark(name)
             time.sleep(max(0, begin + second - 0.2 - time.time()))
         lost.mark(None)
-        chains, unnamed = bed.exporter.chains(program.pid), lost.unnamed(program.pid)
+        chains, unnamed, family = bed.exporter.chains(program.pid), lost.unnamed(program.pid), program.descendants()
         host.end()
         result = program.result()
         program.end()
@@ -123,6 +123,7 @@ def fault(bed, name):
     def finish():
         check_named(name, [unnamed])
         evaluate(bed, name, begin, chains, result)
+        check_own(name, bed.exporter.chains(program.pid), family)
         return show(bed, name, [program.pid], [FAULTS[name].cause], host)
 
     return finish
@@ -178,6 +179,13 @@ def check_cpu_waits(name, chains, waited):
     measured, truth = sum(between(taken(chain)) for chain in own), between(waited)
     text = f"{measured:.2f} s of waits for CPUs in {last - first:.1f} s; {truth:.2f} s by the kernel's account"
     check(measured <= (1 + expected.TOLERANCE) * truth + expected.LEAST_DIFFERENCE, f"{name}: {text}")
+
+
+def check_own(name, chains, family):
+    """Checks that the program's own processes are no culprits from outside, after its end, too."""
+    is_wrong = lambda chain: (chain["culprit"] or {}).get("pid") in family and not chain["sentence"].startswith("Its own threads compete")
+    wrong = [chain["sentence"] for chain in chains if chain["cause"] in expected.CPU_WAITS and is_wrong(chain)]
+    check(not wrong, f"{name}: it is not delayed by its own workers as by others: {wrong or 'no chain'}")
 
 
 def check_keepers(name, keepers, losses, sentence):
@@ -291,7 +299,7 @@ def main():
         failed.extend(f"{name} beside others" for name in again)
     finally:
         bed.exporter.end()
-    print(f"{len(failed)} failed, run again: {', '.join(repeated) or 'none'}; {time.monotonic() - begin:.0f} s")
+    print(f"{len(failed)} failed; ran again beside other load: {', '.join(repeated) or 'none'}; {time.monotonic() - begin:.0f} s")
     return 1 if failed else 0
 
 
