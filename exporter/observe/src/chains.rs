@@ -66,6 +66,9 @@ fn rank_by_launcher(snapshot: &mut Arc<Snapshot>, details: &Details) {
     }
 }
 
+/// The target of log lines of chains.
+pub const LOG_TARGET: &str = "gpucause::chains";
+
 /// Chains whose tasks are located at each evaluation at most, the worst.
 const MAX_LOCATED: usize = 32;
 
@@ -247,6 +250,7 @@ impl Chains {
 fn log(chain: &Chain) {
     let culprit = chain.culprit.as_ref();
     tracing::warn!(
+        target: LOG_TARGET,
         chain_id = chain.id,
         cause = chain.cause.label(),
         effect = chain.effect.label(),

@@ -3,14 +3,13 @@
 use std::fmt;
 
 use gpucause_investigations::untrusted_text::is_control;
+use gpucause_observe::chains::LOG_TARGET;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Where causal chains are logged from.
-const CHAINS: &str = "gpucause::chains";
 /// The field that holds an error, which is shown behind the message.
 const ERROR: &str = "error";
 
@@ -31,7 +30,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        if !self.chains && event.metadata().target() == CHAINS {
+        if !self.chains && event.metadata().target() == LOG_TARGET {
             return Ok(());
         }
         let mut parts = Parts::default();
@@ -98,7 +97,7 @@ mod tests {
             tracing::subscriber::with_default(
                 builder.event_format(Message { chains }).finish(),
                 || {
-                    tracing::warn!(target: CHAINS, "a chain");
+                    tracing::warn!(target: LOG_TARGET, "a chain");
                     tracing::warn!("no frames");
                 },
             );
