@@ -312,8 +312,11 @@ impl Daemon {
         self.shared.peers.update(&input.snapshot, &observation.details);
         self.chains.set_peers(self.shared.peers.known(Instant::now()));
         let chains = self.chains.evaluate(&input);
-        let snapshot = Arc::clone(&input.snapshot);
-        self.sampler.submit(move |observer| observer.set_evaluated(&snapshot.processes));
+        // An idle daemon need not wake the sampler for that.
+        if input.snapshot.processes.iter().any(|process| process.ended.is_some()) {
+            let snapshot = Arc::clone(&input.snapshot);
+            self.sampler.submit(move |observer| observer.set_evaluated(&snapshot.processes));
+        }
         if let Some(log) = self.chain_log() {
             log.record(&chains, |victim| victim_process(victim, &input.snapshot, &observation));
         }
