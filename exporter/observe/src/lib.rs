@@ -8,6 +8,7 @@ mod clock_watch;
 pub mod dcgm;
 pub mod gpus;
 pub mod host_name;
+mod images;
 pub mod kernel_launches;
 pub mod nvml;
 pub mod observation;

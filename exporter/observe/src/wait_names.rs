@@ -1,9 +1,10 @@
 //! Names of the tasks that threads waited for: few are tracked individually, and no counter decreases.
 
+use crate::images::{ProcessKey, by_process};
 use crate::top_names::TopNames;
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
-use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_abi::{Nanos, ProcId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,13 +27,10 @@ struct ProcessNames {
     blocked_on: HashMap<Reason, TopNames<Arc<str>>>,
 }
 
-/// All images of a process that go by one name: they are one series.
-type Process = (Tgid, Nanos, String);
-
 /// The names of every process.
 #[derive(Debug, Default)]
 pub struct WaitNames {
-    processes: HashMap<Process, ProcessNames>,
+    processes: HashMap<ProcessKey, ProcessNames>,
     /// Names that processes which are no longer observed had in `other`.
     aggregated: (u64, u64),
 }
@@ -45,15 +43,9 @@ impl WaitNames {
         accounts: impl IntoIterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)>,
         limit: usize,
     ) -> HashMap<ProcId, Waits> {
-        let mut images: HashMap<Process, Vec<(&ProcessSnapshot, &ProcessSnapshot)>> =
-            HashMap::new();
-        for (image, account) in accounts {
-            let process = (image.tgid, image.started_boottime, image.comm.to_text());
-            images.entry(process).or_default().push((image, account));
-        }
         let mut before = std::mem::take(&mut self.processes);
-        let mut waits = HashMap::with_capacity(images.len());
-        for (process, images) in images {
+        let mut waits = HashMap::new();
+        for (process, images) in by_process(accounts) {
             let latest = images.iter().map(|(image, _)| image);
             let Some(latest) = latest.max_by_key(|image| (image.first_seen, image.id)) else {
                 continue;
@@ -146,6 +138,7 @@ pub fn task_name(comm: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_abi::Tgid;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
 

@@ -3,21 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::images::{ProcessKey, by_process};
 use crate::observation::AggregatedOps;
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_abi::{Nanos, Tgid};
 
 /// Series of one operation at the full level, about: durations by bucket, and off-CPU time by reason.
 pub const SERIES_PER_OP: usize = 40;
 
-/// All images of a process that go by one name, and all members of a group: they are one series.
-type Process = (Tgid, Nanos, String);
-
 /// The processes that were ever beyond the limit.
 #[derive(Debug, Default)]
 pub(crate) struct OpLimit {
-    processes: HashMap<Process, Ops>,
+    processes: HashMap<ProcessKey, Ops>,
     /// Operations that were aggregated of processes that are gone.
     former: u64,
 }
@@ -38,15 +35,9 @@ impl OpLimit {
         accounts: impl IntoIterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)>,
         limit: usize,
     ) -> AggregatedOps {
-        let mut images: HashMap<Process, Vec<(&ProcessSnapshot, &ProcessSnapshot)>> =
-            HashMap::new();
-        for (image, account) in accounts {
-            let process = (image.tgid, image.started_boottime, image.comm.to_text());
-            images.entry(process).or_default().push((image, account));
-        }
         let mut before = std::mem::take(&mut self.processes);
         let mut aggregated = AggregatedOps::new();
-        for (process, images) in images {
+        for (process, images) in by_process(accounts) {
             let known = before.remove(&process);
             let most = images.iter().map(|(_, own)| own.calls.len()).sum::<usize>();
             if known.is_none() && most <= limit {
@@ -97,6 +88,7 @@ mod tests {
     use gpucause_abi::hist::{Histogram, slot_of};
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::{CallSnapshot, Comm};
+    use gpucause_abi::{Nanos, Tgid};
 
     fn process(counts: &[(u16, u64)]) -> ProcessSnapshot {
         let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
