@@ -10,12 +10,13 @@
 mod rank;
 
 use gpucause::collector::{Collectors, Content, Scope};
-use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_http::server::{Limits, Server};
 use gpucause_observe::observation::Observation;
 use gpucause_page::family::Sink;
 use std::sync::Arc;
@@ -99,5 +100,6 @@ fn main() {
     println!("{}", server.addresses()[0]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (source, path) = (Arc::new(Ranks(Instant::now())), "/metrics".parse().unwrap());
-    runtime.block_on(server.serve(source, path, std::future::pending())).unwrap();
+    let routes = Routes::new(&server, source, path);
+    runtime.block_on(server.serve(routes, std::future::pending())).unwrap();
 }

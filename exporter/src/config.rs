@@ -1,18 +1,15 @@
 //! The configuration file: its keys, their defaults, and the errors in it.
 
 mod launch_ops;
-mod nearest;
-mod outline;
-mod reader;
-mod refusals;
 pub mod source;
-mod typed;
 
-use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gpucause_engine::settings::Settings;
+use gpucause_input::complaint::{Complaint, ConfigError};
+use gpucause_input::document::Document;
+use gpucause_input::duration::Span;
+use gpucause_input::text_file;
 use gpucause_observe::series::groups::GroupLabels;
 use gpucause_observe::series::process_filter::ProcessFilter;
 use gpucause_observe::series::retention::Policy;
@@ -22,16 +19,10 @@ use gpucause_page::metric::Level;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
-use crate::duration::Span;
 use crate::otlp::OtlpSettings;
 use crate::peers::PeersSettings;
-use crate::text_file;
-use outline::Node;
-use reader::joined;
 
 pub use launch_ops::OpNames;
-pub use outline::Position;
-pub(crate) use typed::{typed, typed_in_part};
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -151,65 +142,19 @@ impl Default for Config {
     }
 }
 
-/// An error in a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
-    /// Its position in the text.
-    pub position: Option<Position>,
-    /// Key, value and accepted values.
-    pub problem: String,
-}
-
-/// Why a configuration file is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// It cannot be read.
-    #[error("{path}: {source}", path = .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// It is invalid.
-    #[error("{}", lines(.path, .complaints))]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The errors in it.
-        complaints: Vec<Complaint>,
-    },
-}
-
-impl ConfigError {
-    /// Returns true if there is no such file.
-    #[must_use]
-    pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
-    }
-}
-
-fn lines(path: &Path, complaints: &[Complaint]) -> String {
-    let line = |complaint: &Complaint| match complaint.position {
-        Some(position) => format!("{}:{}: {}", path.display(), position.line, complaint.problem),
-        None => format!("{}: {}", path.display(), complaint.problem),
-    };
-    complaints.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
 impl Config {
     /// Parses a text.
     ///
     /// # Errors
     /// With all errors in it, in its order, or with the first one when it prevents the rest from being parsed.
     pub fn parse(text: &str) -> Result<Self, Vec<Complaint>> {
-        let mut document = outline::read(text).map_err(|complaint| vec![complaint])?;
-        let (config, refusals) = refusals::read::<Self>(&mut document);
+        let mut document = Document::parse(text).map_err(|complaint| vec![complaint])?;
+        let (config, refusals) = document.read::<Self>();
         let mut complaints = Vec::new();
         if let Some(mut config) = config {
             config.chains.launch_ops = config.launch_ops.0;
             let own = config.complaints().into_iter().map(|(key, problem)| {
-                let (key, position) = in_document(&mut document, &key);
+                let (key, position) = document.locate(&key);
                 (Complaint { position, problem: format!("{key} {problem}") }, key)
             });
             let own = own.filter(|(_, key)| !refusals.concern(key));
@@ -300,28 +245,6 @@ impl Config {
     }
 }
 
-/// A key of what was read as it is in the document, and the position of its value or of the innermost section of it that exists.
-/// Items that are refused are not read, but count in the document.
-fn in_document(document: &mut Node, key: &str) -> (String, Option<Position>) {
-    let (mut keys, mut position, mut node) = (Vec::new(), None, Some(document));
-    for part in key.split(['.', '[']) {
-        let index = part.strip_suffix(']').and_then(|index| index.parse().ok());
-        let own = match index.zip(node.as_deref()).and_then(|(nth, list)| list.index_of_kept(nth)) {
-            Some(index) => format!("[{index}]"),
-            None => part.to_owned(),
-        };
-        node = node.and_then(|node| node.child_mut(&own));
-        position = node.as_deref().map(|node| node.position).or(position);
-        keys.push(own);
-    }
-    (joined(keys.iter().map(String::as_str)), position)
-}
-
-/// Complaints as one line.
-pub(crate) fn in_one_line(complaints: &[Complaint]) -> String {
-    complaints.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
 fn read(path: &Path) -> Result<String, ConfigError> {
     text_file::read(path).map_err(|source| ConfigError::Unreadable { path: path.into(), source })
 }
@@ -337,15 +260,6 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let invalid = |complaints| ConfigError::Invalid { path: path.into(), complaints };
     Config::parse(text).map_err(invalid)
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.position {
-            Some(position) => write!(f, "line {}: {}", position.line, self.problem),
-            None => f.write_str(&self.problem),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, is_observed};
 use gpucause_engine::{EngineInput, Findings};
+use gpucause_http::web_config::LiveWebConfig;
 use gpucause_observe::chains::{Chains, engine_input};
 use gpucause_observe::clock::{WallClock, monotonic_now};
 use gpucause_observe::gpus::Gpus;
@@ -39,7 +40,7 @@ use crate::flights::FlightRecords;
 use crate::live_page::{Problem, Processes};
 use crate::otlp::ChainLog;
 use crate::peers::PeerRanks;
-use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
+use crate::routes::{Readiness, ScrapeError, Source};
 use host::{Host, ThreadSampler};
 use victim::victim_process;
 

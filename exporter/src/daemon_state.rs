@@ -1,5 +1,7 @@
 //! The daemon itself, beside what it observes: its files, and where it sends chains.
 
+use gpucause_http::web_config::WebConfigState;
+
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
 
@@ -42,13 +44,4 @@ impl Default for ConfigState {
     fn default() -> Self {
         DaemonState::PLAIN.config
     }
-}
-
-/// How reloads of the web configuration went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WebConfigState {
-    /// Failed reloads.
-    pub failures: u64,
-    /// True if the last one succeeded.
-    pub last_succeeded: bool,
 }

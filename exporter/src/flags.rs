@@ -10,7 +10,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gpucause_abi::Nanos;
-use gpucause_investigations::http::TrustError;
+use gpucause_http::client::TrustError;
+use gpucause_http::server::{Limits, ListenAddress, Server};
+use gpucause_http::token_file::TokenFile;
+use gpucause_http::web_config::LiveWebConfig;
+use gpucause_input::duration;
 use gpucause_observe::dcgm::{PageUrl, Upstream};
 use gpucause_observe::gpus::Gpus;
 use gpucause_observe::nvml::Nvml;
@@ -22,11 +26,10 @@ use gpucause_probes::nvml::LIBRARY;
 
 use crate::budget::Budget;
 use crate::config::source::{ConfigSource, Overrides};
+use crate::logging;
 use crate::otlp::OtlpArgs;
 use crate::peers::PeersArgs;
-use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
-use crate::token_file::TokenFile;
-use crate::{duration, logging};
+use crate::routes::TelemetryPath;
 
 pub use flight::FlightArgs;
 

@@ -23,7 +23,7 @@ use tokio::time::MissedTickBehavior;
 use crate::daemon::Daemon;
 use crate::flights::{FlightFile, FlightRecords, FlightRequest, FlightSettings};
 use crate::record::trace_recorder::{TraceRecorder, Written};
-use crate::server::Source as _;
+use crate::routes::Source as _;
 use crate::version;
 
 /// A less severe chain makes no file.

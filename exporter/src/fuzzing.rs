@@ -23,18 +23,18 @@ use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::otlp::fuzzing as otlp;
 use crate::peers::fuzzing as peers;
-use crate::server::fuzzing as server;
+use crate::routes::fuzzing as routes;
 
 /// Reads one input.
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
 pub const TARGETS: [(&str, Target); 14] = [
-    ("http", server::http),
+    ("http", routes::http),
     ("request", request),
     ("config", config),
-    ("web_config", server::web_config),
-    ("certificate", server::certificate),
+    ("web_config", routes::web_config),
+    ("certificate", routes::certificate),
     ("dcgm", dcgm_page),
     ("elf", elf),
     ("proc", proc_files),

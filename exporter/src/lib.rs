@@ -1,6 +1,6 @@
 //! gpucause: finds out why a GPU is not being fed.
 //!
-//! [`collector`]s turn what `gpucause_observe` observes into the families of `gpucause_page`, and the [`server`] hands out their page.
+//! [`collector`]s turn what `gpucause_observe` observes into the families of `gpucause_page`, and its [`routes`] hand out their page.
 
 pub mod budget;
 pub mod check;
@@ -10,7 +10,6 @@ pub mod config;
 pub mod daemon;
 pub mod daemon_state;
 pub mod demo;
-pub mod duration;
 pub mod failure;
 pub mod file_limits;
 pub mod flags;
@@ -25,19 +24,17 @@ pub mod nodes;
 pub mod otlp;
 pub mod peers;
 mod pid;
-pub mod port_owner;
 pub mod privileges;
 mod progress;
 mod quantity;
 pub mod record;
 pub mod replay;
+pub mod routes;
 pub mod serve;
-pub mod server;
 pub mod service_manager;
+pub mod shutdown;
 pub mod store_url;
-mod text_file;
 mod time_shares;
-pub mod token_file;
 pub mod top;
 pub mod version;
 pub mod view;

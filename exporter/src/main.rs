@@ -6,7 +6,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::{CheckArgs, Report};
 use gpucause::cli::mcp::McpError;
 use gpucause::cli::{Cli, Command, explain, export, flight_of_nodes, mcp, merge_traces, query};
-use gpucause::config::ConfigError;
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::failure::UsageError;
@@ -16,14 +15,16 @@ use gpucause::flights;
 use gpucause::nodes::NodesError;
 use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
-use gpucause::port_owner::warn_of_other_exporters;
 use gpucause::serve::{self, Reloads};
-use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{
     demo, failure, file_limits, logging, manual, privileges, record, replay, top, view,
 };
-use gpucause_investigations::http::{LoginError, TrustError, without_password};
+use gpucause_http::client::{LoginError, TrustError};
+use gpucause_http::port_owner::warn_of_other_exporters;
+use gpucause_http::server::{BindError, Limits};
+use gpucause_input::complaint::ConfigError;
+use gpucause_input::password::without_password;
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpucause_http::client::{Client, Identity, Login, LoginError, TrustError, connector};
+use gpucause_http::token_file;
+use gpucause_input::complaint::in_one_line;
+use gpucause_input::document::typed;
+use gpucause_input::text_file;
 use gpucause_investigations::fleet::{FleetAnswer, NodeFailure};
-use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustError, connector};
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
-use crate::config::{in_one_line, typed};
 use crate::failure::UsageError;
 use crate::store_url::PrometheusLogin;
-use crate::text_file;
-use crate::token_file;
 
 pub(crate) use from::{MAX_ANSWER, TARGETS};
 pub use from::{NodesFrom, NodesFromError};

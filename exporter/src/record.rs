@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::pid::{is_running, require_process};
 use crate::privileges;
-use crate::server::shutdown_signal;
+use crate::shutdown::shutdown_signal;
 use crate::top::without_calls;
 use crate::version;
 use session::Session;

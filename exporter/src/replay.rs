@@ -11,12 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use gpucause_http::server::Server;
+use gpucause_http::token_file::TokenFile;
 use gpucause_investigations::any_format;
 use gpucause_investigations::recording::{NodeIndex, Recording};
 
 use crate::cli::ReplayArgs;
-use crate::server::{Server, shutdown_signal};
-use crate::token_file::TokenFile;
+use crate::routes::Routes;
+use crate::shutdown::shutdown_signal;
 use place::Place;
 use player::{Player, Stop};
 use recorded::RecordedSampler;
@@ -76,7 +78,8 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
                 Ok(()) = over => {}
             }
         };
-        server.serve(source, args.web.telemetry_path.clone(), until).await.context("cannot serve")
+        let routes = Routes::new(&server, source, args.web.telemetry_path.clone());
+        server.serve(routes, until).await.context("cannot serve")
     });
     drop(stop);
     let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use gpucause_http::server::Server;
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_observe::sampler::SampleError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,10 +16,9 @@ use tokio::task::JoinHandle;
 use crate::config::source::ConfigSource;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::flight_recorder::FlightRecorder;
-use crate::server::{
-    Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
-};
+use crate::routes::{Readiness, Routes, Source as _, TelemetryPath, reload_channel};
 use crate::service_manager::{Progress, ServiceManager, Task};
+use crate::shutdown::shutdown_signal;
 use crate::version;
 use reload::Reloader;
 
@@ -44,7 +44,7 @@ pub struct Reloads {
 /// # Errors
 /// When the runtime cannot be started or the sockets fail.
 pub fn until_signal(
-    mut server: Server,
+    server: Server,
     daemon: &Arc<Daemon>,
     telemetry_path: TelemetryPath,
     reloads: Option<Reloads>,
@@ -64,11 +64,13 @@ pub fn until_signal(
         daemon.set_url(&server.url().unwrap_or_default());
         let manager = ServiceManager::default();
         let progress = Progress::default();
+        let source = Arc::clone(daemon);
+        let mut routes = Routes::new(&server, source, telemetry_path);
         let reloading = match reloads {
             Some(Reloads { source, over_http }) => {
                 let (handle, requests) = reload_channel();
                 if over_http {
-                    server = server.with_reload(handle);
+                    routes = routes.with_reload(handle);
                 }
                 let (daemon, limits) = (Arc::clone(daemon), server.limits_handle());
                 let reloader = Reloader::new(source, daemon, limits, manager.clone())
@@ -92,8 +94,7 @@ pub fn until_signal(
         let notifying = tokio::spawn(notify_ready(Arc::clone(daemon), manager.clone()));
         let keeping_alive = tokio::spawn(manager.clone().keep_alive(progress));
         let logging = daemon.chain_log().map(|log| tokio::spawn(Arc::clone(log).run()));
-        let source = Arc::clone(daemon);
-        let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
+        let served = server.serve(routes, shutdown).await.context("cannot serve");
         manager.stopping();
         let tasks = [toggling, reaping, evaluating, asking, recording, notifying, keeping_alive]
             .into_iter();

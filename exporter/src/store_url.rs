@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
+use gpucause_http::client::{Address, Client, Login, connector_also_trusting};
 use gpucause_investigations::clickhouse::ClickHouse;
-use gpucause_investigations::http::{Address, Client, Login, connector_also_trusting};
 
 /// The login of a kind of store.
 pub trait Store {
@@ -197,8 +197,9 @@ impl<S> fmt::Display for StoreUrl<S> {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_http::client::LoginError;
+
     use super::*;
-    use gpucause_investigations::http::LoginError;
 
     #[test]
     fn an_address_may_have_a_path_and_a_user() {

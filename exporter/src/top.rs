@@ -26,7 +26,7 @@ use crate::daemon::Daemon;
 use crate::failure::Advice;
 use crate::pid::require_process;
 use crate::privileges;
-use crate::server::shutdown_signal;
+use crate::shutdown::shutdown_signal;
 use batch::Printer;
 use host::Host;
 pub(crate) use host::without_calls;

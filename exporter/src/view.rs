@@ -9,13 +9,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use gpucause_http::server::{Limits, Server};
+use gpucause_http::token_file::TokenFile;
 use gpucause_investigations::any_format;
 
 use crate::cli::ViewArgs;
 use crate::failure::Advice;
 use crate::replay;
-use crate::server::{Limits, Server, TelemetryPath, shutdown_signal};
-use crate::token_file::TokenFile;
+use crate::routes::{Routes, TelemetryPath};
+use crate::shutdown::shutdown_signal;
 use file::TraceFile;
 
 /// Threads that render pages.
@@ -53,6 +55,7 @@ pub fn run(args: &ViewArgs) -> anyhow::Result<()> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         let signal = shutdown_signal().context("cannot catch signals")?;
-        server.serve(source, path, signal).await.context("cannot serve")
+        let routes = Routes::new(&server, source, path);
+        server.serve(routes, signal).await.context("cannot serve")
     })
 }

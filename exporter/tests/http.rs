@@ -18,10 +18,11 @@ mod snapshot;
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::config::MetricsSettings;
-use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
-use gpucause::token_file::TokenFile;
+use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_http::server::{Limits, Server};
+use gpucause_http::token_file::TokenFile;
 use gpucause_page::exposition::Format;
 use gpucause_page::exposition::classic_buckets::Policy;
 use gpucause_page::family::Sink;
@@ -74,7 +75,8 @@ fn start(source: impl Source, limits: Limits) -> Running {
             let _ = stopped.await;
         };
         let path = "/metrics".parse().unwrap();
-        runtime.block_on(server.serve(Arc::new(source), path, until)).unwrap();
+        let routes = Routes::new(&server, Arc::new(source), path);
+        runtime.block_on(server.serve(routes, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     });
     Running { address, token, runtime, stop: Some(stop), thread: Some(thread) }

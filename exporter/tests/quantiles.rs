@@ -26,7 +26,7 @@ mod rank;
 mod server_process;
 
 use gpucause::collector::{Collectors, Scope};
-use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::op_of_symbol;
@@ -34,6 +34,7 @@ use gpucause_abi::snapshot::CallSnapshot;
 use gpucause_abi::state::{Reason, Role};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_http::server::{Limits, Server};
 use gpucause_page::exposition::bucket_bounds::BOUNDS;
 use gpucause_page::exposition::native::MAX_ERROR;
 use gpucause_page::family::Sink;
@@ -130,7 +131,8 @@ fn serve() -> SocketAddr {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let path = "/metrics".parse().unwrap();
         let source = Arc::new(Known(AtomicU64::new(0)));
-        runtime.block_on(server.serve(source, path, std::future::pending())).unwrap();
+        let routes = Routes::new(&server, source, path);
+        runtime.block_on(server.serve(routes, std::future::pending())).unwrap();
     });
     address
 }

@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use elsewhere::{connect_from, request_from};
-use gpucause::server::{Limits, LiveWebConfig};
+use gpucause_http::server::Limits;
+use gpucause_http::web_config::LiveWebConfig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use poll::until;
 

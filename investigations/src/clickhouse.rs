@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gpucause_http::client::{Address, Client, GetError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::http::{Address, Client, GetError};
 use crate::prometheus::encoded;
 
 /// Time for a request, with connecting. The server gets two seconds less.

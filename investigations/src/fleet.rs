@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gpucause_http::client::{Address, Client, Conversation};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::{Address, Client, Conversation};
 use crate::node::{self, AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
 
 pub use flights::{FetchedFlight, FetchedFlights, flights};

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
+use gpucause_http::client::{self, Address, Client, Conversation, GetError, tls_advice};
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::chain_filter::ChainFilter;
-use crate::http::{self, Address, Client, Conversation, GetError, tls_advice};
 use crate::observation::Observed;
 
 /// Time for a request, with connecting.
@@ -304,7 +304,7 @@ async fn body_of(
 fn succeeded(
     node: &Conversation<'_>,
     url: &Address,
-    answer: Result<http::Answer, GetError>,
+    answer: Result<client::Answer, GetError>,
 ) -> Result<Vec<u8>, AskError> {
     let answer = answer.map_err(|error| failed(url, error))?;
     if answer.status.is_success() {

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gpucause_http::client::{Address, Client, GetError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::timeout;
-
-use crate::http::{Address, Client, GetError};
 
 /// Time for a request, with connecting.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fake_node::{Nature, start};
+use gpucause_http::client::{Address, Client, Identity, connector};
 use gpucause_investigations::fleet::{Limits, LiveChains, chains, flights};
-use gpucause_investigations::http::{Address, Client, Identity, connector};
 use gpucause_investigations::query::{self, tables};
 use gpucause_investigations::recording::Recording as _;
 use rustls::crypto::ring;

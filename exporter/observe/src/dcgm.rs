@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpucause_investigations::http::{Client, TrustError};
+use gpucause_http::client::{Client, TrustError};
 use gpucause_page::foreign::{Family, PREFIX, Sample};
 use tokio::time::MissedTickBehavior;
 

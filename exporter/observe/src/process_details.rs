@@ -10,13 +10,13 @@ mod users;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_http::listeners::user_name;
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpucause_investigations::http::listeners::user_name;
 use membership::{Membership, is_slurm_number};
 
 /// Details of processes beside their accounts.

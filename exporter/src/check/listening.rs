@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use gpucause_engine::observation::{ObservationState, State as Observation};
-use gpucause_investigations::http::Client;
+use gpucause_http::client::Client;
+use gpucause_http::port_owner::{Owner, names};
+use gpucause_http::server::{BindError, Limits, ListenAddress, Server};
+use gpucause_http::token_file;
 use gpucause_investigations::node::{self, AskError, NodeUrl};
 use gpucause_investigations::observation::sentence;
 use gpucause_observe::observing::is_broken;
@@ -11,10 +14,7 @@ use tokio::time::timeout;
 
 use super::{Point, State};
 use crate::nodes::block_on;
-use crate::port_owner::{Owner, names};
 use crate::privileges::is_root;
-use crate::server::{BindError, Limits, ListenAddress, Server};
-use crate::token_file;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const BAD_REQUEST: u16 = 400;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
 
-use gpucause_investigations::http::Address;
+use gpucause_http::client::Address;
 use gpucause_investigations::prometheus::Prometheus;
 use gpucause_observe::host_name::node_name;
 use serde::Deserialize;

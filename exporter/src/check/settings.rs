@@ -4,6 +4,7 @@ use std::fs::File;
 use std::iter;
 use std::path::Path;
 
+use gpucause_http::web_config::WebConfig;
 use gpucause_observe::dcgm::{PageUrl, UTILIZATION_FIELDS};
 use gpucause_page::foreign::PREFIX;
 
@@ -12,7 +13,6 @@ use crate::config::source::{ConfigSource, Overrides};
 use crate::flags::{ExporterArgs, GpuArgs};
 use crate::flights;
 use crate::nodes::block_on;
-use crate::server::WebConfig;
 
 /// The configuration file that the packages' systemd unit names.
 const PACKAGED: &str = "/etc/gpucause/config.yaml";

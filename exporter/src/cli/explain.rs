@@ -11,10 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::Severity;
+use gpucause_http::client::Client;
 use gpucause_investigations::explain::{REPORT_VERSION, Report, html, markdown, render_report};
 use gpucause_investigations::export::{end_ns, of_pid};
 use gpucause_investigations::fleet::{self, Limits};
-use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::unfinished_file::UnfinishedFile;

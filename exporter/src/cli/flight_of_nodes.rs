@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpucause_http::client::Client;
 use gpucause_investigations::collectives::HOW_JOBS_ARE_NAMED;
 use gpucause_investigations::fleet::{self, FetchedFlights, Limits};
-use gpucause_investigations::http::Client;
 use gpucause_investigations::merge::{MergeError, Merged, Warning};
 use gpucause_investigations::node::NodeUrl;
 use gpucause_investigations::trace::WriteError;

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gpucause_engine::chain::Severity;
+use gpucause_http::server::ListenAddress;
+use gpucause_input::duration;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 
+use crate::logging;
 use crate::nodes::NodeArgs;
-use crate::server::ListenAddress;
 use crate::store_url::{ClickHouseLogin, ClickHouseUrl, PrometheusUrl};
-use crate::{duration, logging};
 
 /// Examples and exit status of `gpucause explain`.
 pub(super) const EXPLAIN_STATUS: &str = "\

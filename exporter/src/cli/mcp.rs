@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use gpucause_http::token::{Token, TokenError};
+use gpucause_http::token_file::{TokenFile, TokenFileError};
+use gpucause_http::web_config::LiveWebConfig;
 use gpucause_investigations::any_format;
-use gpucause_investigations::http::{Token, TokenError};
 use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
     Assistant, CheckLine, CheckReport, DemoReport, Host, Scenario as Shown, Source, SqlOfFile,
@@ -19,8 +21,7 @@ use crate::check::Report;
 use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
-use crate::server::{LiveWebConfig, shutdown_signal};
-use crate::token_file::{TokenFile, TokenFileError};
+use crate::shutdown::shutdown_signal;
 use clap::ValueEnum as _;
 
 /// The environment variable of the token, which other users cannot read.

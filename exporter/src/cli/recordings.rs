@@ -5,12 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use gpucause_input::duration;
 use gpucause_investigations::export;
 
 use crate::config::source::{ConfigSource, Overrides};
 use crate::flags::{MetricsArgs, WebArgs};
+use crate::logging;
 use crate::nodes::NodeArgs;
-use crate::{duration, logging};
 
 /// Flags of `gpucause view`.
 #[derive(Debug, Clone, Args)]

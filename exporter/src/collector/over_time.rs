@@ -4,6 +4,7 @@
 mod kernel;
 mod law;
 
+use gpucause_input::duration::Span;
 use gpucause_observe::chains::{Chains, engine_input};
 use gpucause_observe::observation::Observation;
 use gpucause_observe::pipeline::Pipeline;
@@ -14,7 +15,6 @@ use gpucause_page::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, 
 
 use super::{Collectors, Content};
 use crate::config::Limits;
-use crate::duration::Span;
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Cause;

@@ -1,5 +1,6 @@
 //! Isolation of collectors, identity of series, and what the families add up to.
 
+use gpucause_http::web_config::WebConfigState;
 use gpucause_observe::clock::WallClock;
 use gpucause_observe::kernel_launches::KernelLaunches;
 use gpucause_page::family::Sample;
@@ -9,7 +10,7 @@ use gpucause_page::metric::{
 };
 
 use super::*;
-use crate::daemon_state::{ConfigState, DaemonState, WebConfigState};
+use crate::daemon_state::{ConfigState, DaemonState};
 use crate::otlp::OtlpCounts;
 use crate::peers::PeersState;
 use gpucause_abi::hist::{Histogram, slot_of};

@@ -1,9 +1,8 @@
 //! Ops by name.
 
 use gpucause_abi::op::{LaunchOps, OPS, OpId, op_of_symbol};
+use gpucause_input::nearest::nearest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::nearest::nearest;
 
 /// The ops that count as launches, as a list of names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

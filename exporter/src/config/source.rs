@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_input::complaint::ConfigError;
+use gpucause_input::duration::Span;
 use gpucause_page::exposition::classic_buckets;
 use gpucause_page::metric::Level;
 
-use super::{Config, ConfigError, parse, read};
+use super::{Config, parse, read};
 use crate::budget::Budget;
-use crate::duration::Span;
 use crate::otlp::OtlpArgs;
 use crate::peers::PeersArgs;
 

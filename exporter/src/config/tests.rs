@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_engine::chain::Cause;
+use gpucause_input::document::typed;
 use gpucause_observe::series::process_filter::{Matcher, Pattern};
 use proptest::prelude::*;
 
-use super::outline::Value;
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../../systemd/config.yaml");
@@ -26,19 +26,6 @@ fn keys(value: &serde_json::Value, path: &str, keys: &mut BTreeSet<String>) {
         serde_json::Value::Object(entries) if !entries.is_empty() => {
             for (key, value) in entries {
                 self::keys(value, &format!("{path}.{key}"), keys);
-            }
-        }
-        _ => {
-            keys.insert(path.to_owned());
-        }
-    }
-}
-
-fn keys_of(node: &Node, path: &str, keys: &mut BTreeSet<String>) {
-    match &node.value {
-        Value::Map(entries) if !entries.is_empty() => {
-            for (key, node) in entries {
-                keys_of(node, &format!("{path}.{}", key.text), keys);
             }
         }
         _ => {
@@ -86,7 +73,7 @@ fn the_example_says_every_default_and_nothing_else() {
     let example = Config::parse(EXAMPLE).unwrap();
     assert_eq!(example, Config::default());
     let (mut said, mut known) = (BTreeSet::new(), BTreeSet::new());
-    keys_of(&outline::read(EXAMPLE).unwrap(), "", &mut said);
+    keys(&typed(EXAMPLE).unwrap(), "", &mut said);
     keys(&serde_json::to_value(Config::default()).unwrap(), "", &mut known);
     assert_eq!(said, known);
 }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gpucause_input::duration;
 
 use super::scenario::Scenario;
 use crate::flags::WebArgs;
-use crate::{duration, logging};
+use crate::logging;
 
 /// Flags of `gpucause demo`.
 #[derive(Debug, Clone, Args)]

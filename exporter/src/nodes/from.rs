@@ -5,15 +5,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use gpucause_investigations::http::{Address, GetError, tls_advice};
+use gpucause_http::client::{Address, GetError, tls_advice};
+use gpucause_input::complaint::in_one_line;
+use gpucause_input::document::typed;
+use gpucause_input::text_file;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
 use serde::Deserialize;
 
-use crate::config::{in_one_line, typed};
 use crate::nodes::block_on;
 use crate::store_url::{PrometheusLogin, PrometheusUrl, StoreUrlError};
-use crate::text_file;
 
 /// Prefix of the names of exporters' scrape jobs, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use gpucause_investigations::http::{Answer, retry_after};
+use gpucause_http::client::{Answer, retry_after};
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpucause_investigations::http::Address;
+use gpucause_http::client::Address;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The path of logs below that of an endpoint, by OTLP/HTTP.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use gpucause_investigations::http::Answer;
+use gpucause_http::client::Answer;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
+use gpucause_input::text_file;
 use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, TRANSFER_ENCODING,
 };
-
-use crate::text_file;
 
 /// Headers that a file cannot set: they are about the request itself.
 const OWN: [HeaderName; 6] =

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gpucause_investigations::http::{Client, Conversation, GetError};
+use gpucause_http::client::{Client, Conversation, GetError};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use tokio::sync::watch;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpucause_investigations::http::{Client, TrustError};
+use gpucause_http::client::{Client, TrustError};
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use gpucause_investigations::http::Client;
+use gpucause_http::client::Client;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::store_url::{PrometheusUrl, StoreUrlError};

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use gpucause_abi::{Nanos, Tgid};
+use gpucause_input::duration;
 use gpucause_probes::recorder::RecorderSettings;
 
 use crate::flags::ProbeArgs;
-use crate::{duration, logging};
+use crate::logging;
 
 /// Flags of `gpucause record`.
 #[derive(Debug, Clone, Args)]

@@ -15,7 +15,7 @@ use gpucause_page::family::Sink;
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::MetricsSettings;
 use crate::live_page::Processes;
-use crate::server::{Readiness, ScrapeError, Source};
+use crate::routes::{Readiness, ScrapeError, Source};
 
 /// Serves the replay in place of the daemon.
 #[derive(Debug, Default)]

@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_http::server::LimitsHandle;
+use gpucause_input::complaint::ConfigError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::watch::FolderWatch;
-use crate::config::ConfigError;
 use crate::config::source::{ConfigSource, Found};
 use crate::daemon::Daemon;
-use crate::server::{LimitsHandle, ReloadRequests};
+use crate::routes::ReloadRequests;
 use crate::service_manager::ServiceManager;
 
 /// How often the file is polled: network file systems report no changes.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use gpucause_abi::Tgid;
+use gpucause_input::duration;
 
-use crate::duration;
 use crate::flags::ProbeArgs;
 use crate::top::ViewOptions;
 

@@ -18,7 +18,7 @@ use super::totals::Totals;
 use crate::collector::Scope;
 use crate::live_page::Processes;
 use crate::progress::Progress;
-use crate::server::{Readiness, ScrapeError, Source};
+use crate::routes::{Readiness, ScrapeError, Source};
 
 /// Read once: a file does not change.
 #[derive(Debug)]

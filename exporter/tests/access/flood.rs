@@ -4,7 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-use gpucause::server::{Limits, LiveWebConfig};
+use gpucause_http::server::Limits;
+use gpucause_http::web_config::LiveWebConfig;
 
 use crate::elsewhere::request_from;
 use crate::http_client::{DEADLINE, connect, get};

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use gpucause::collector::Scope;
 use gpucause::flights::{FlightFile, FlightRecords};
-use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
-use gpucause::token_file::TokenFile;
+use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_http::server::{Limits, Server};
+use gpucause_http::token_file::TokenFile;
+use gpucause_http::web_config::LiveWebConfig;
 use gpucause_page::family::Sink;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -129,7 +131,8 @@ fn run(access: LiveWebConfig, limits: Limits, fixture: Fixture) -> Running {
             let _ = stopped.await;
         };
         let path = "/metrics".parse().unwrap();
-        runtime.block_on(server.serve(Arc::new(fixture), path, until)).unwrap();
+        let routes = Routes::new(&server, Arc::new(fixture), path);
+        runtime.block_on(server.serve(routes, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     };
     let thread = named.spawn(serving).unwrap();

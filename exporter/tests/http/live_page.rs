@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use gpucause::collector::{Collectors, Scope};
 use gpucause::flights::FlightRecords;
 use gpucause::live_page::Problem;
-use gpucause::server::{Limits, Readiness, ScrapeError, Source};
+use gpucause::routes::{Readiness, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_http::server::Limits;
 use gpucause_page::family::Sink;
 
 use crate::http_client::{DEADLINE, connect, get, read_to_end, request};

@@ -1,10 +1,11 @@
 //! The report of live nodes.
 
+use gpucause_http::client::Address;
+
 use super::Incident;
 use super::report::{FailureReport, NodeReport, Report};
 use crate::chain_filter::ChainFilter;
 use crate::fleet::{FleetAnswer, NodeAnswer, NodeFailure};
-use crate::http::Address;
 use crate::node::Chains;
 use crate::observation::Outcome;
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use gpucause_http::client::{Address, Client};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     each,
 };
 use crate::any_format;
-use crate::http::{Address, Client};
 use crate::merge::{self, Input, Measured};
 use crate::node::{AskError, Flight, download, record_flight, within};
 use crate::recording::NodeIndex;

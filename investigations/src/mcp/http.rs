@@ -7,6 +7,8 @@ use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_http::server_pool::{Connection, Pool};
+use gpucause_http::token::Token;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -26,8 +28,6 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::Assistant;
-use crate::http::Token;
-use crate::server_pool::{Connection, Pool};
 
 /// The endpoint.
 pub const PATH: &str = "/mcp";

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpucause_http::client::GetError;
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Outliers;
 use super::source::{failure, failures};
-use crate::http::GetError;
 use crate::prometheus::{Prometheus, QueryError, Sample, string_literal};
 
 /// Deviations from which a rank is an outlier, as in the rules.

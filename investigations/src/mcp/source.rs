@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_http::client::{Address, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -12,7 +13,6 @@ use super::ToolError;
 use super::answer;
 use super::call::{Abandoned, blocking};
 use crate::fleet::{self, Limits};
-use crate::http::{Address, Client};
 use crate::node::Chains;
 use crate::recording::{Recording, RecordingError};
 use gpucause_engine::chain::Chain;

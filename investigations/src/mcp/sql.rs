@@ -1,5 +1,6 @@
 //! SQL on the trace file or on the tables of live nodes.
 
+use gpucause_http::client::Client;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Builder;
 
@@ -11,7 +12,6 @@ use super::chains::head_of_nodes;
 use super::observed::Coverage;
 use super::source::{Source, SqlAnswer, limits};
 use super::sql_of_file::{QUERY_TIMEOUT, as_json};
-use crate::http::Client;
 use crate::query::{Limits, tables};
 
 /// The answer of `run_sql`.

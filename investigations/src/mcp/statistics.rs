@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use gpucause_http::client::Address;
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
@@ -9,7 +10,6 @@ use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
 use super::observed;
 use super::source::{Answered, Source, failures, pages};
-use crate::http::Address;
 use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use gpucause_engine::chain::Culprit;
+use gpucause_http::client::{Address, Client};
 use parking_lot::Mutex;
 use rusqlite::hooks::{AuthAction, AuthContext};
 use rusqlite::{Connection, params};
@@ -16,7 +17,6 @@ use super::{
     Answer, Limits, MEMORY, QueryError, Stop, check, confine, guard, hint, query_error, run,
 };
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
-use crate::http::{Address, Client};
 use crate::node::{AskError, Page};
 use crate::page::{Sample, samples};
 

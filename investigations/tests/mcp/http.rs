@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpucause_investigations::http::{Address, Client, Token};
+use gpucause_http::client::{Address, Client};
+use gpucause_http::token::Token;
 use gpucause_investigations::mcp::http::{Access, PATH, serve};
 use gpucause_investigations::mcp::{Assistant, Source, SqlOfFile, Stores};
 use serde_json::json;

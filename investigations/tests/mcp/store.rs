@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use gpucause_http::client::{Address, Client};
 use gpucause_investigations::clickhouse::ClickHouse;
-use gpucause_investigations::http::{Address, Client};
 use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use gpucause_investigations::prometheus::Prometheus;
 use parking_lot::Mutex;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpucause_investigations::http::{Client, GetError};
+use gpucause_http::client::{Client, GetError};
 use gpucause_page::foreign::Family;
 use hyper::StatusCode;
 use tokio::time::timeout;

@@ -1,7 +1,8 @@
 //! The state of the upstream page over time.
 
+use gpucause_http::client::GetError;
+
 use super::*;
-use gpucause_investigations::http::GetError;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 

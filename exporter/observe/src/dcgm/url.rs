@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpucause_investigations::http::Address;
+use gpucause_http::client::Address;
 
 /// An address such as `http://localhost:9401/metrics`; `/metrics` is the default path.
 #[derive(Debug, Clone, PartialEq, Eq)]

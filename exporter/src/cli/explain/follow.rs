@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
+use gpucause_http::client::Client;
 use gpucause_investigations::explain::{NodeReport, Report, markdown, render_chain};
 use gpucause_investigations::fleet::{self, Limits};
-use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::untrusted_text::line;
@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::{asked, print, status_of};
 use crate::cli::{ExplainArgs, ReportFormat};
-use crate::server::shutdown_signal;
+use crate::shutdown::shutdown_signal;
 
 /// Between two requests: nodes evaluate once a second.
 const POLL: Duration = Duration::from_secs(2);

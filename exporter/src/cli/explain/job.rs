@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use gpucause_http::client::{Address, Client};
 use gpucause_investigations::collectives::{JobReport, Reading};
 use gpucause_investigations::fleet::{self, Limits, NodeFailure};
-use gpucause_investigations::http::{Address, Client};
 use gpucause_investigations::json::Versioned;
 use tokio::time::{Instant, sleep};
 
