@@ -1,5 +1,5 @@
 //! Fuzz targets for all parsers of foreign input: no bytes may cause a panic, a hang or unbounded memory. `make fuzz` searches
-//! for such bytes; a test replays the corpus in `exporter/fuzz/corpus`.
+//! for such bytes; a test replays the corpus in `exporter/fuzz/corpus.tar.gz`.
 
 #![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
 

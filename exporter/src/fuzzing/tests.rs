@@ -1,8 +1,11 @@
 //! These tests read the fuzzing corpus again, and inputs like it: a part of `make fuzz` that needs no engine.
 
 use super::{TARGETS, Target};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Variants of each file that are tried.
@@ -12,13 +15,23 @@ const SECONDS: &str = "GPUCAUSE_FUZZ_SECONDS";
 /// The only target to try more of.
 const ONLY: &str = "GPUCAUSE_FUZZ_TARGET";
 
-/// Returns the corpus of a target.
-fn kept(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-    let mut paths: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+/// The corpus of each target, by its name.
+static CORPUS: LazyLock<HashMap<&str, Vec<Vec<u8>>>> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus.tar.gz");
+    let mut tar = Command::new("tar");
+    let ended = tar.arg("-xzf").arg(archive).arg("-C").arg(folder.path()).status().unwrap();
+    assert!(ended.success(), "tar: {ended}");
+    let corpus = folder.path().join("corpus");
+    TARGETS.iter().map(|(name, _)| (*name, inputs(&corpus.join(name)))).collect()
+});
+
+/// The contents of a folder's files, by their names.
+fn inputs(folder: &Path) -> Vec<Vec<u8>> {
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     paths.sort();
-    assert!(paths.len() >= 3, "{name} has nothing to read");
+    assert!(paths.len() >= 3, "{} has nothing to read", folder.display());
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
@@ -81,7 +94,7 @@ fn run(name: &str, target: Target, input: &[u8]) {
 #[test]
 fn what_fuzzing_has_found_is_read_without_harm() {
     for (name, target) in TARGETS {
-        kept(name).iter().for_each(|input| run(name, target, input));
+        CORPUS[name].iter().for_each(|input| run(name, target, input));
     }
 }
 
@@ -93,7 +106,7 @@ fn inputs_like_those_do_no_harm() {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
         }
-        let mut pool = kept(name);
+        let mut pool = CORPUS[name].clone();
         let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ seconds);
         let (begin, mut runs, mut slowest) = (Instant::now(), 0, Duration::ZERO);
         while runs < VARIANTS * pool.len() || begin.elapsed() < Duration::from_secs(seconds) {
