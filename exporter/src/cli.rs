@@ -61,7 +61,7 @@ pub enum Command {
     /// Run read-only SQL on a trace file, or on chains and metrics of nodes
     #[command(after_long_help = after_help::QUERY)]
     Query(QueryArgs),
-    /// Write a trace file in a format that other programs read: Perfetto, HdrHistogram or OpenTelemetry
+    /// Write a trace file, or the chains of nodes, for Perfetto or as Parquet files
     Export(ExportArgs),
     /// Run the exporter and top together; without a CUDA process here, on a stand-in workload under real CPU contention
     Demo(DemoArgs),

@@ -3,9 +3,7 @@
 //! Events are streamed, so that a file of millions takes no more memory than a small one.
 
 mod detail;
-mod interval_log;
 mod nesting;
-mod otlp;
 mod parquet;
 mod perfetto;
 mod selection;
@@ -20,29 +18,15 @@ use selection::Selected;
 use stream::Aligned;
 
 pub use detail::{Detail, Details, of_chain as chain_attributes};
-pub use otlp::process_attribute;
 pub use parquet::ParquetFolder;
 pub use selection::{Selection, TimestampError, end_ns, of_pid, timestamp};
-
-/// Export formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// A protobuf trace that ui.perfetto.dev opens.
-    Perfetto,
-    /// An interval log of HdrHistogram, version 1.3: durations of calls in nanoseconds, a histogram per second.
-    Hlog,
-    /// Lines of OTLP/JSON, an `ExportTraceServiceRequest` each, as the OpenTelemetry collector's `otlpjsonfile` reads them.
-    OtlpJson,
-    /// One `ExportTraceServiceRequest` in protobuf, as for OTLP/HTTP.
-    OtlpProtobuf,
-}
 
 /// Number of items written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
     /// Selected events.
     pub events: u64,
-    /// Selected causal chains; an interval log has none.
+    /// Selected causal chains.
     pub chains: u64,
 }
 
@@ -97,50 +81,27 @@ trait Output {
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// Writes the selected part of a recording to `sink`. `progress` is called with the number of events read.
+/// Writes the selected part of a recording to `sink`, as a protobuf trace that ui.perfetto.dev opens. `progress` is called with the
+/// number of events read.
 ///
 /// # Errors
-/// When the recording cannot be read or the output cannot be written. Events before damage have been written, as a complete file
-/// of the format.
-pub fn export(
+/// When the recording cannot be read or the output cannot be written. Events before damage have been written, as a complete file.
+pub fn perfetto(
     recording: &dyn Recording,
-    format: Format,
     selection: &Selection,
     sink: &mut dyn io::Write,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Written, ExportError> {
     let selected = Selected::resolve(selection, recording)?;
-    let chains = match format {
-        Format::Hlog => Vec::new(),
-        _ => selected.chains(recording)?,
-    };
-    let mut output = output(recording, format, &selected, &chains, sink)?;
-    let read = stream::each(recording, &selected, &mut *output, progress);
+    let chains = selected.chains(recording)?;
+    let mut output = perfetto::Perfetto::new(recording, &selected, &chains, sink)?;
+    let read = stream::each(recording, &selected, &mut output, progress);
     if !matches!(read, Err(ExportError::Write(_))) {
         output.finish()?;
     }
     drop(output);
     sink.flush()?;
     Ok(Written { events: read?, chains: chains.len() as u64 })
-}
-
-fn output<'a>(
-    recording: &'a dyn Recording,
-    format: Format,
-    selected: &Selected,
-    chains: &'a [NodeChain],
-    sink: &'a mut dyn io::Write,
-) -> Result<Box<dyn Output + 'a>, ExportError> {
-    Ok(match format {
-        Format::Perfetto => Box::new(perfetto::Perfetto::new(recording, selected, chains, sink)?),
-        Format::Hlog => Box::new(interval_log::IntervalLog::new(recording, selected, sink)?),
-        Format::OtlpJson => {
-            Box::new(otlp::Otlp::new(recording, chains, otlp::Encoding::JsonLines, sink))
-        }
-        Format::OtlpProtobuf => {
-            Box::new(otlp::Otlp::new(recording, chains, otlp::Encoding::Protobuf, sink))
-        }
-    })
 }
 
 /// The process of a chain's victim, where the recording has it.

@@ -1,5 +1,4 @@
-//! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, HdrHistogram, OpenTelemetry or engines that read
-//! Parquet.
+//! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, or for engines that read Parquet.
 
 mod destination;
 
@@ -7,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use gpucause_investigations::any_format;
-use gpucause_investigations::export::{ExportError, Format, ParquetFolder, Written, export};
+use gpucause_investigations::export::{self, ExportError, ParquetFolder, Written};
 use gpucause_investigations::fleet::{self, LiveChains};
 use gpucause_investigations::recording::Recording;
 
@@ -35,10 +34,6 @@ fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
 }
 
 fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
-    ensure!(
-        args.format != ExportFormat::Hlog,
-        "an interval log needs single calls, which nodes do not report - record on each node, and export the files"
-    );
     args.nodes.require()?;
     let clients = args.nodes.several()?;
     let answer = block_on(fleet::chains(&clients, fleet::Limits::default()))?;
@@ -51,24 +46,21 @@ fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
 
 fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> anyhow::Result<()> {
     let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
-    let Some(format) = args.format.of_stream() else {
+    if args.format == ExportFormat::Parquet {
         return write_folder(recording, args, events);
-    };
-    let open = match format {
-        Format::OtlpProtobuf => Destination::open_for_requests,
-        _ => Destination::open,
-    };
-    let mut destination = open(&args.output, path, args.force)?;
+    }
+    let mut destination = Destination::open(&args.output, path, args.force)?;
     let progress = Progress::of(events, "events");
-    let written = export(recording, format, &args.selection(), destination.sink(), &mut |events| {
+    let selection = args.selection();
+    let written = export::perfetto(recording, &selection, destination.sink(), &mut |events| {
         progress.at(events);
     });
     drop(progress);
-    let (is_standard_output, files) = (destination.is_standard_output(), destination.files());
+    let is_standard_output = destination.is_standard_output();
     let is_begun = destination.is_begun();
     let written = complete(written, is_begun, args, || Ok(destination.finish()?))?;
     if !is_standard_output {
-        say(&summary(written, args.format, &args.output, files));
+        say(&summary(written, args.format, &args.output, 1));
     }
     Ok(())
 }
@@ -117,28 +109,21 @@ fn summary(
 ) -> String {
     let next = match format {
         ExportFormat::Perfetto => "open it at https://ui.perfetto.dev",
-        ExportFormat::Hlog => "HdrHistogram's tools read it",
-        ExportFormat::Otlp => "the OpenTelemetry collector's otlpjsonfile receiver reads it",
-        ExportFormat::OtlpProtobuf => {
-            "POST each file to /v1/traces of an OTLP receiver, as application/x-protobuf"
-        }
         ExportFormat::Parquet => {
             "Spark, DuckDB, ClickHouse and pandas read its folders events and chains as tables"
         }
     };
     let output = output.display();
-    let output = match files {
-        _ if format == ExportFormat::Parquet => format!("{files} files below {output}"),
-        1 => output.to_string(),
-        _ => format!("{output} and {output}.2 to {output}.{files}"),
+    let output = match format {
+        ExportFormat::Perfetto => output.to_string(),
+        ExportFormat::Parquet => format!("{files} files below {output}"),
     };
-    let chains = match (format, chains) {
-        (ExportFormat::Hlog, _) => String::new(),
-        (_, 1) => " and 1 causal chain".to_owned(),
-        (_, chains) => format!(" and {chains} causal chains"),
+    let chains = match chains {
+        1 => "1 causal chain".to_owned(),
+        chains => format!("{chains} causal chains"),
     };
     let events = if events == 1 { "1 event".to_owned() } else { format!("{events} events") };
-    format!("wrote {events}{chains} to {output}; {next}\n")
+    format!("wrote {events} and {chains} to {output}; {next}\n")
 }
 
 /// Ignores that standard error is gone.
@@ -158,17 +143,8 @@ mod tests {
             "wrote 12 events and 1 causal chain to trace.pftrace; open it at https://ui.perfetto.dev\n"
         );
         let written = Written { events: 1, chains: 0 };
-        assert_eq!(
-            summary(written, ExportFormat::Hlog, Path::new("a.hlog"), 1),
-            "wrote 1 event to a.hlog; HdrHistogram's tools read it\n"
-        );
-        let several = summary(written, ExportFormat::OtlpProtobuf, Path::new("a.otlp"), 3);
-        assert!(
-            several.starts_with(
-                "wrote 1 event and 0 causal chains to a.otlp and a.otlp.2 to a.otlp.3; "
-            )
-        );
         let folder = summary(written, ExportFormat::Parquet, Path::new("lake"), 2);
-        assert!(folder.contains(" to 2 files below lake; "), "{folder}");
+        let expected = "wrote 1 event and 0 causal chains to 2 files below lake; ";
+        assert!(folder.starts_with(expected), "{folder}");
     }
 }

@@ -190,28 +190,8 @@ pub struct ExportArgs {
 pub enum ExportFormat {
     /// A protobuf trace for ui.perfetto.dev: a track for each node, process and thread, with causal chains
     Perfetto,
-    /// An interval log of HdrHistogram 1.3: durations of calls in nanoseconds, by op and process, a histogram a second
-    Hlog,
-    /// Lines of OTLP/JSON, a request each, as the OpenTelemetry collector's otlpjsonfile receiver reads them
-    Otlp,
-    /// One OTLP request in protobuf, to POST to /v1/traces
-    OtlpProtobuf,
     /// A folder of Parquet files by node and date, for Spark, DuckDB and ClickHouse
     Parquet,
-}
-
-impl ExportFormat {
-    /// The format of a stream; `None` of a folder.
-    #[must_use]
-    pub const fn of_stream(self) -> Option<export::Format> {
-        match self {
-            Self::Perfetto => Some(export::Format::Perfetto),
-            Self::Hlog => Some(export::Format::Hlog),
-            Self::Otlp => Some(export::Format::OtlpJson),
-            Self::OtlpProtobuf => Some(export::Format::OtlpProtobuf),
-            Self::Parquet => None,
-        }
-    }
 }
 
 impl ExportArgs {

@@ -67,7 +67,7 @@ fn an_interval_of_top_is_long_enough() {
 #[test]
 fn what_is_exported_can_be_narrowed_down() {
     let export = |arguments: &[&'static str]| {
-        let all = ["gpucause", "export", "--db=a.db", "--format=otlp", "-o", "b.json"];
+        let all = ["gpucause", "export", "--db=a.db", "--format=perfetto", "-o", "b.pftrace"];
         let words = all.into_iter().chain(arguments.iter().copied());
         Cli::try_parse_from(words).map(|cli| match cli.command {
             Command::Export(args) => args.selection(),

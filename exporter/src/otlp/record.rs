@@ -1,7 +1,9 @@
 //! A chain as a log record of OTLP.
 
+use std::borrow::Cow;
+
 use gpucause_engine::chain::{Chain, Severity};
-use gpucause_investigations::export::{Detail, chain_attributes, process_attribute};
+use gpucause_investigations::export::{Detail, chain_attributes};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
@@ -17,7 +19,7 @@ const EVENT: &str = "gpucause.chain";
 /// By the semantic conventions, records with the same value are the same record.
 const UID: &str = "log.record.uid";
 
-/// The resource of a chain: its victim's process on this node, by the names that exported spans have.
+/// The resource of a chain: its victim's process on this node, by the semantic conventions where they name it.
 pub(super) fn resource(node: &str, chain: &Chain, process: Option<&Process>) -> Resource {
     let victim = &chain.victim;
     let mut attributes = vec![
@@ -34,6 +36,19 @@ pub(super) fn resource(node: &str, chain: &Chain, process: Option<&Process>) -> 
         }
     }
     Resource { attributes, ..Resource::default() }
+}
+
+/// The resource attribute of a detail of a process, by the semantic conventions of OpenTelemetry where they define it.
+fn process_attribute(detail: &str) -> Cow<'static, str> {
+    match detail {
+        "exe" => "process.executable.path".into(),
+        "container_id" => "container.id".into(),
+        "pod" => "k8s.pod.name".into(),
+        "pod_uid" => "k8s.pod.uid".into(),
+        "namespace" => "k8s.namespace.name".into(),
+        "user" => "process.owner".into(),
+        other => format!("gpucause.process.{other}").into(),
+    }
 }
 
 /// A record as a request of its own: requests in a row are one request with the records of all of them.

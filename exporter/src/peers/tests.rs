@@ -247,7 +247,7 @@ fn an_answer_is_used_until_it_is_old_and_a_failure_changes_nothing() {
 /// Returns the lines that are logged meanwhile.
 fn logged(act: impl FnOnce()) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let writer = Mutex::new(file.reopen().unwrap());
+    let writer = std::sync::Mutex::new(file.reopen().unwrap());
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
     tracing::subscriber::with_default(subscriber, act);
     std::fs::read_to_string(file.path()).unwrap()

@@ -25,7 +25,7 @@ fn the_error_of_a_command_is_one_line_with_what_to_do_and_no_line_of_a_log() {
         (&["query", "--db", gone, "SELECT 1"], 1),
         (&["query", "--db", case, "DELETE FROM events"], 1),
         (&["merge", "-o", out, gone], 1),
-        (&["export", "--db", gone, "--format=hlog", "-o", out], 1),
+        (&["export", "--db", gone, "--format=perfetto", "-o", out], 1),
         (&["replay", "--db", gone, "--web.listen-address=127.0.0.1:0"], 1),
         (&["view", gone], 1),
         (&["mcp", "--db", gone], 1),

@@ -36,11 +36,6 @@ impl Clocks {
         let ahead = self.0.get(node).copied().unwrap_or(0);
         u64::try_from(at_ns.saturating_sub(ahead)).unwrap_or(0)
     }
-
-    /// The largest lead over the first node's clock, in nanoseconds.
-    pub(super) fn furthest_ahead(&self) -> i64 {
-        self.0.iter().copied().max().unwrap_or(0)
-    }
 }
 
 /// Passes every selected event to `output` and returns their number. Of events with the same start the longest comes first: it

@@ -11,7 +11,7 @@ use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
 };
 
-use super::{ExportError, Format, Selection, Written, export};
+use super::{ExportError, Selection, Written, perfetto};
 use crate::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
     NodeIndex, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
@@ -82,11 +82,10 @@ impl MadeUp {
 
     pub(crate) fn exported(
         &self,
-        format: Format,
         selection: &Selection,
     ) -> (Result<Written, ExportError>, Vec<u8>) {
         let mut out = Vec::new();
-        let written = export(self, format, selection, &mut out, &mut |_| {});
+        let written = perfetto(self, selection, &mut out, &mut |_| {});
         (written, out)
     }
 

@@ -1,14 +1,11 @@
 //! The destination of an export, and what it must not overwrite. A file has its name once it is complete.
 
-mod requests;
-
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
 use std::path::{Path, PathBuf};
 
 use gpucause_investigations::recording::is_same_file;
 use gpucause_investigations::unfinished_file::UnfinishedFile;
-use requests::Requests;
 
 /// The name of standard output.
 pub(super) const STANDARD_OUTPUT: &str = "-";
@@ -50,37 +47,10 @@ pub(super) enum Destination {
         unfinished: Option<UnfinishedFile>,
         path: PathBuf,
     },
-    /// Requests to a collector.
-    Requests(Requests),
     StandardOutput(Stdout),
 }
 
-/// A complete file, which is not open any more and has no name yet.
-#[derive(Debug)]
-struct Complete {
-    unfinished: UnfinishedFile,
-    path: PathBuf,
-}
-
-impl Complete {
-    fn publish(self) -> Result<(), DestinationError> {
-        self.unfinished.publish().map_err(cannot_create(&self.path))
-    }
-}
-
 impl Destination {
-    /// Does the same as [`open`](Self::open) for requests to a collector: further requests go to further files. Standard output must be one
-    /// request.
-    pub(super) fn open_for_requests(
-        path: &Path,
-        db: Option<&Path>,
-        force: bool,
-    ) -> Result<Self, DestinationError> {
-        let first = Self::open(path, db, force)?;
-        let db = db.map(Path::to_owned);
-        Ok(Self::Requests(Requests::new(first, path.to_owned(), db, force)))
-    }
-
     /// Creates `path`. An existing file is kept unless `force`d, and until the new one is complete; the trace file `db` always is.
     pub(super) fn open(
         path: &Path,
@@ -110,22 +80,16 @@ impl Destination {
         Ok(Self::File { writer, unfinished, path: path.to_owned() })
     }
 
-    /// Completes the output: files take their names. Not called, they are removed.
+    /// Completes the output: a file takes its name. One that is not completed is removed.
     pub(super) fn finish(self) -> Result<(), DestinationError> {
-        self.close()?.into_iter().try_for_each(Complete::publish)
-    }
-
-    /// Writes what is buffered.
-    fn close(self) -> Result<Vec<Complete>, DestinationError> {
         match self {
             Self::File { mut writer, unfinished, path } => {
                 writer.flush().map_err(cannot_create(&path))?;
-                Ok(unfinished.map(|unfinished| Complete { unfinished, path }).into_iter().collect())
+                drop(writer);
+                unfinished.map_or(Ok(()), UnfinishedFile::publish).map_err(cannot_create(&path))
             }
-            Self::Requests(requests) => requests.close(),
             Self::StandardOutput(mut stdout) => {
-                stdout.flush().map_err(cannot_create(Path::new(STANDARD_OUTPUT)))?;
-                Ok(Vec::new())
+                stdout.flush().map_err(cannot_create(Path::new(STANDARD_OUTPUT)))
             }
         }
     }
@@ -133,7 +97,6 @@ impl Destination {
     pub(super) fn sink(&mut self) -> &mut dyn Write {
         match self {
             Self::File { writer, .. } => writer,
-            Self::Requests(requests) => requests,
             Self::StandardOutput(stdout) => stdout,
         }
     }
@@ -145,25 +108,12 @@ impl Destination {
                 !writer.buffer().is_empty()
                     || writer.get_ref().metadata().is_ok_and(|file| file.len() > 0)
             }
-            Self::Requests(requests) => requests.is_begun(),
             Self::StandardOutput(_) => true,
         }
     }
 
-    pub(super) fn is_standard_output(&self) -> bool {
-        match self {
-            Self::File { .. } => false,
-            Self::Requests(requests) => requests.is_standard_output(),
-            Self::StandardOutput(_) => true,
-        }
-    }
-
-    /// The number of files.
-    pub(super) fn files(&self) -> usize {
-        match self {
-            Self::Requests(requests) => requests.files(),
-            _ => 1,
-        }
+    pub(super) const fn is_standard_output(&self) -> bool {
+        matches!(self, Self::StandardOutput(_))
     }
 }
 

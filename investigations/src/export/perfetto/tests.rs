@@ -7,10 +7,10 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::export::Selection;
 use crate::export::tests::{
     BEGIN, MS, MadeUp, call, inner, python, read, sized, statistics, waited,
 };
-use crate::export::{Format, Selection};
 use crate::recording::Completeness;
 use proto::TracePacket;
 
@@ -21,7 +21,7 @@ struct Trace {
 }
 
 fn trace(made_up: &MadeUp) -> Vec<TracePacket> {
-    let (written, out) = made_up.exported(Format::Perfetto, &Selection::default());
+    let (written, out) = made_up.exported(&Selection::default());
     assert_eq!(written.unwrap().events, made_up.events.len() as u64);
     Trace::decode(&*out).unwrap().packet
 }
@@ -56,8 +56,8 @@ fn checked(packets: &[TracePacket]) -> [usize; 3] {
 }
 
 fn decoded(made_up: &MadeUp) -> Value {
-    let (_, out) = made_up.exported(Format::Perfetto, &Selection::default());
-    python::decoded("perfetto", &out)
+    let (_, out) = made_up.exported(&Selection::default());
+    python::decoded(&out)
 }
 
 /// Name, depth, and milliseconds from the beginning to start and end.
@@ -194,8 +194,7 @@ fn a_million_events_are_not_held_in_memory() {
     }
     let mut largest = Largest(0);
     let selection = Selection::default();
-    crate::export::export(&made_up, Format::Perfetto, &selection, &mut largest, &mut |_| {})
-        .unwrap();
+    crate::export::perfetto(&made_up, &selection, &mut largest, &mut |_| {}).unwrap();
     assert!(largest.0 < 128 << 10, "{}", largest.0);
 }
 

@@ -1,10 +1,9 @@
 use super::*;
-use crate::export::Format;
 use crate::export::tests::{BEGIN, MS, MadeUp};
 use crate::recording::Event;
 
 fn chosen(made_up: &MadeUp, selection: &Selection) -> (u64, u64) {
-    let (written, _) = made_up.exported(Format::Perfetto, selection);
+    let (written, _) = made_up.exported(selection);
     let written = written.unwrap();
     (written.events, written.chains)
 }
@@ -27,7 +26,7 @@ fn a_pid_chooses_the_processes_of_every_node_that_have_it() {
 #[test]
 fn an_unknown_pid_is_an_error_that_lists_the_recorded_ones() {
     let selection = Selection { pid: Some(5), ..Selection::default() };
-    let (written, out) = MadeUp::new().exported(Format::Hlog, &selection);
+    let (written, out) = MadeUp::new().exported(&selection);
     let said = written.unwrap_err().to_string();
     assert_eq!(
         said,
@@ -62,13 +61,10 @@ fn the_last_time_is_counted_from_the_end_of_the_recording() {
 fn what_was_read_before_damage_is_a_whole_file() {
     let mut made_up = MadeUp::two_nodes();
     made_up.is_damaged = true;
-    for format in [Format::Perfetto, Format::Hlog, Format::OtlpJson, Format::OtlpProtobuf] {
-        let (written, out) = made_up.exported(format, &Selection::default());
-        assert!(written.unwrap_err().to_string().contains("damaged"), "{format:?}");
-        made_up.is_damaged = false;
-        assert_eq!(out, made_up.exported(format, &Selection::default()).1, "{format:?}");
-        made_up.is_damaged = true;
-    }
+    let (written, out) = made_up.exported(&Selection::default());
+    assert!(written.unwrap_err().to_string().contains("damaged"));
+    made_up.is_damaged = false;
+    assert_eq!(out, made_up.exported(&Selection::default()).1);
 }
 
 #[test]
@@ -76,7 +72,7 @@ fn an_event_of_no_process_is_damage() {
     let mut made_up = MadeUp::two_nodes();
     let event = Event { process: ProcessIndex(9), ..made_up.events[0].clone() };
     made_up.events.push(event);
-    let (written, _) = made_up.exported(Format::OtlpJson, &Selection::default());
+    let (written, _) = made_up.exported(&Selection::default());
     assert!(matches!(written, Err(ExportError::UnknownProcess(_))), "{written:?}");
 }
 

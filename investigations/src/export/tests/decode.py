@@ -1,6 +1,5 @@
-"""Decodes an export with the field's own packages and prints what it says, as JSON: decode.py FORMAT FILE."""
+"""Decodes an export with the field's own packages and prints what it says, as JSON: decode.py FILE."""
 
-import base64
 import collections
 import json
 import sys
@@ -73,80 +72,4 @@ def annotation(note, interned):
     return name, getattr(note, note.WhichOneof("value"))
 
 
-def hlog(path):
-    from hdrh.histogram import HdrHistogram
-    from hdrh.log import HistogramLogReader
-
-    reader, said = HistogramLogReader(path, HdrHistogram(1, 2**53, 3)), []
-    while histogram := reader.get_next_interval_histogram(absolute=True):
-        said.append(
-            {
-                "tag": histogram.get_tag(),
-                "begin_ms": histogram.get_start_time_stamp(),
-                "end_ms": histogram.get_end_time_stamp(),
-                "count": histogram.get_total_count(),
-                "max": histogram.get_max_value(),
-                "p50": histogram.get_value_at_percentile(50),
-            }
-        )
-    return said
-
-
-def otlp_json(path):
-    """Identifiers are in hexadecimal there, for which the package's reader of JSON takes base64."""
-    from google.protobuf import json_format
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    request = ExportTraceServiceRequest()
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            json_format.Parse(json.dumps(with_base64(json.loads(line))), request)
-    return spans(request)
-
-
-def with_base64(value):
-    if isinstance(value, list):
-        return [with_base64(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: base64.b64encode(bytes.fromhex(entry)).decode() if key in ("traceId", "spanId", "parentSpanId") else with_base64(entry)
-        for key, entry in value.items()
-    }
-
-
-def otlp_protobuf(path):
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    with open(path, "rb") as file:
-        return spans(ExportTraceServiceRequest.FromString(file.read()))
-
-
-def spans(request):
-    said = []
-    for of in request.resource_spans:
-        for scope in of.scope_spans:
-            for span in scope.spans:
-                assert len(span.trace_id) == 16 and len(span.span_id) == 8
-                said.append(
-                    {
-                        "resource": values(of.resource.attributes),
-                        "trace": span.trace_id.hex(),
-                        "span": span.span_id.hex(),
-                        "parent": span.parent_span_id.hex(),
-                        "name": span.name,
-                        "at": span.start_time_unix_nano,
-                        "end": span.end_time_unix_nano,
-                        "attributes": values(span.attributes),
-                        "events": [[event.name, values(event.attributes)] for event in span.events],
-                        "error": span.status.message if span.status.code == 2 else None,
-                    }
-                )
-    return said
-
-
-def values(attributes):
-    return {entry.key: getattr(entry.value, entry.value.WhichOneof("value")) for entry in attributes}
-
-
-print(json.dumps({"perfetto": perfetto, "hlog": hlog, "otlp-json": otlp_json, "otlp-protobuf": otlp_protobuf}[sys.argv[1]](sys.argv[2])))
+print(json.dumps(perfetto(sys.argv[1])))

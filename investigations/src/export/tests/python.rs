@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Returns the output of `decode.py` for a file of this format.
-pub(in crate::export) fn decoded(format: &str, file: &[u8]) -> Value {
+/// Returns the output of `decode.py` for a file.
+pub(in crate::export) fn decoded(file: &[u8]) -> Value {
     let mut on_disk = tempfile::NamedTempFile::new().unwrap();
     on_disk.write_all(file).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/tests/decode.py");
@@ -15,7 +15,7 @@ pub(in crate::export) fn decoded(format: &str, file: &[u8]) -> Value {
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).unwrap();
     let mut python = Command::new("python3");
-    python.arg(script).arg(format).arg(on_disk.path());
+    python.arg(script).arg(on_disk.path());
     let output = python.env("PYTHONPATH", target.join("python")).output();
     let output = output.expect("python3 runs; `make test-tools` installs it");
     let said = String::from_utf8_lossy(&output.stderr);
