@@ -8,9 +8,6 @@ use rmcp::schemars::JsonSchema;
 
 use super::arguments::{Costs, Demo, History, Nothing, Outliers, Rows, Sql, StackRows};
 
-/// Earlier name of `get_data_quality`.
-const OLD_DATA_QUALITY: &str = "get_test_report";
-
 /// Declares the tools.
 macro_rules! named {
     ($($variant:ident = $name:literal),+ $(,)?) => {
@@ -45,11 +42,8 @@ named! {
 }
 
 impl Name {
-    /// By its name, or by the one of earlier versions, which is not listed.
+    /// By its name.
     pub(super) fn of(text: &str) -> Option<Self> {
-        if text == OLD_DATA_QUALITY {
-            return Some(Self::GetDataQuality);
-        }
         Self::ALL.iter().copied().find(|name| name.text() == text)
     }
 

@@ -218,21 +218,6 @@ fn an_error_of_a_tool_comes_with_what_to_do() {
     assert!(said(2).contains("--allow-demo"));
 }
 
-#[test]
-fn the_earlier_name_of_a_tool_is_answered_and_not_listed() {
-    let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
-    let [old, new] = [(1, "get_test_report"), (2, "get_data_quality")];
-    let lines = [call(old.0, old.1, &json!({})), call(new.0, new.1, &json!({})), list];
-    let reported = run(answers(of_memory(false), &lines, lines.len()));
-    let (listed, answered): (Vec<_>, Vec<_>) = reported.iter().partition(|own| own["id"] == 3);
-    assert_eq!(answered[0]["result"]["isError"], false, "{}", answered[0]);
-    assert_eq!(answered[0]["result"], answered[1]["result"]);
-    let names = listed[0]["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]);
-    let names: Vec<_> = names.collect();
-    assert!(names.iter().any(|name| *name == "get_data_quality"), "{names:?}");
-    assert!(names.iter().all(|name| *name != "get_test_report"), "{names:?}");
-}
-
 /// The names of listed tools.
 pub(crate) fn tools_of(assistant: Assistant) -> HashSet<String> {
     let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
