@@ -7,22 +7,16 @@
 mod answer;
 mod arguments;
 mod call;
-mod catalogue;
 mod chains;
-mod cost;
 mod graphs;
-mod history;
 pub mod http;
 mod lines;
 mod observed;
-mod outliers;
 mod prompt;
-mod report;
 mod source;
-mod sql;
 mod sql_of_file;
-mod stacks;
 mod statistics;
+mod tool;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,16 +34,16 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 pub use call::Abandoned;
-pub use history::history_rows;
 pub use source::{
     CheckLine, CheckReport, DemoReport, Host, Scenario, Source, SqlAnswer, SqlRunner,
 };
 pub use sql_of_file::SqlOfFile;
+pub use tool::history_rows;
 
 use crate::clickhouse::ClickHouse;
 use crate::prometheus::Prometheus;
 use call::{Call, Waits};
-use catalogue::Name;
+use tool::AnyTool;
 
 /// Largest size of a call's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 64 << 10;
@@ -62,7 +56,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to load and unload probes for a demonstration.
 const DEMO_MARGIN: Duration = Duration::from_secs(30);
 /// Timeout of the longest call.
-const LONGEST_CALL: Duration = arguments::MAX_DEMO.saturating_add(DEMO_MARGIN);
+const LONGEST_CALL: Duration = tool::MAX_DEMO.saturating_add(DEMO_MARGIN);
 
 const INSTRUCTIONS: &str = "gpucause explains why a GPU is not being fed: which thread, process or device on the host causes the wait. \
     Begin with get_data_quality (what was observed, and what was lost), then get_causal_chains. Each answer of nodes or a trace file \
@@ -92,10 +86,11 @@ pub struct Stores {
 
 /// The server, shared by all clients.
 #[derive(Debug, Clone)]
-pub struct Assistant(Arc<Inner>);
+pub struct Assistant(Arc<Shared>);
 
+/// Sources of answers, shared by all calls.
 #[derive(Debug)]
-struct Inner {
+struct Shared {
     source: Source,
     host: Arc<dyn Host>,
     stores: Stores,
@@ -108,7 +103,7 @@ impl Assistant {
     /// A server for a source, this host, and stores.
     pub fn new(source: Source, host: Arc<dyn Host>, stores: Stores) -> Self {
         let [calls, demos] = [PARALLEL, 1].map(|permits| Arc::new(Semaphore::new(permits)));
-        Self(Arc::new(Inner { source, host, stores, calls, demos }))
+        Self(Arc::new(Shared { source, host, stores, calls, demos }))
     }
 
     /// Serves one client, which sends one message per line, until it disconnects.
@@ -128,61 +123,24 @@ impl Assistant {
 
     /// Returns the tools that can answer here.
     fn tools(&self) -> Vec<Tool> {
-        let Inner { source, host, stores, .. } = &*self.0;
-        catalogue::tools(|name| match name {
-            Name::GetCost | Name::FindOutlierNodes => stores.prometheus.is_some(),
-            Name::EventHistory => stores.clickhouse.is_some(),
-            Name::RunDemo => host.scenarios().is_some(),
-            Name::GetStacks => source.need_file().is_ok(),
-            _ => true,
-        })
+        let listed = tool::ALL.iter().filter(|tool| (tool.is_listed)(&self.0));
+        listed.map(|tool| (tool.described)()).collect()
     }
 
     async fn answer(
         &self,
-        name: Name,
+        tool: &AnyTool,
         arguments: Value,
         abandoned: Abandoned,
     ) -> Result<Value, Problem> {
-        let Inner { calls, demos, .. } = &*self.0;
-        let permit = if name == Name::RunDemo {
+        let Shared { calls, demos, .. } = &*self.0;
+        let permit = if tool.is_demonstration {
             let busy = |_| ToolError::new("a demonstration is running; retry later");
             Arc::clone(demos).try_acquire_owned().map_err(busy)?
         } else {
             Arc::clone(calls).acquire_owned().await.map_err(ToolError::new)?
         };
-        Call::work(abandoned, permit, self.ask(name, arguments)).await
-    }
-
-    async fn ask(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
-        let Inner { source, host, stores, .. } = &*self.0;
-        Ok(match name {
-            Name::GetCheck => {
-                arguments::none(arguments)?;
-                report::check(host).await?
-            }
-            Name::GetDataQuality => {
-                arguments::none(arguments)?;
-                report::report(source).await?
-            }
-            Name::GetTraceStats => statistics::answer(source, arguments::parse(arguments)?).await?,
-            Name::GetCausalChains => chains::answer(source, arguments::parse(arguments)?).await?,
-            Name::QueryFleet => chains::fleet(source, arguments::parse(arguments)?).await?,
-            Name::GetStacks => stacks::answer(source, arguments::parse(arguments)?).await?,
-            Name::GraphLifecycle => graphs::lifecycle(source, arguments::parse(arguments)?).await?,
-            Name::GraphFrequency => graphs::frequency(source, arguments::parse(arguments)?).await?,
-            Name::RunSql => sql::answer(source, arguments::parse(arguments)?).await?,
-            Name::GetCost => {
-                cost::answer(stores.prometheus.as_ref(), arguments::costs(arguments)?).await?
-            }
-            Name::FindOutlierNodes => {
-                outliers::answer(stores.prometheus.as_ref(), arguments::parse(arguments)?).await?
-            }
-            Name::EventHistory => {
-                history::answer(stores.clickhouse.as_ref(), arguments::history(arguments)?).await?
-            }
-            Name::RunDemo => report::demo(host, arguments::demo(arguments)?).await?,
-        })
+        Call::work(abandoned, permit, (tool.answer)(&self.0, arguments)).await
     }
 }
 
@@ -236,7 +194,7 @@ impl ServerHandler for Assistant {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(name) = Name::of(&request.name) else {
+        let Some(tool) = AnyTool::named(&request.name) else {
             let text = format!("unknown tool {:?}", answer::text(&request.name, MAX_NAME));
             return Err(ErrorData::invalid_params(text, None));
         };
@@ -245,13 +203,10 @@ impl ServerHandler for Assistant {
             let text = format!("the arguments are larger than {MAX_ARGUMENTS} bytes");
             return Err(ErrorData::invalid_params(text, None));
         }
-        let limit = match name {
-            Name::RunDemo => LONGEST_CALL,
-            _ => CALL_TIMEOUT,
-        };
+        let limit = if tool.is_demonstration { LONGEST_CALL } else { CALL_TIMEOUT };
         let (this, abandoned) = (self.clone(), Abandoned::default());
         let own = abandoned.clone();
-        let answering = tokio::spawn(async move { this.answer(name, arguments, own).await });
+        let answering = tokio::spawn(async move { this.answer(tool, arguments, own).await });
         let waits = Waits::new(abandoned, &answering);
         let answer = tokio::select! {
             answered = answering => {

@@ -48,6 +48,11 @@ pub(super) struct Page {
     pub(super) detail: bool,
 }
 
+impl Page {
+    /// All of a list that has a bound of its own.
+    pub(super) const LARGEST: Self = Self { offset: 0, limit: 200, detail: true };
+}
+
 /// An object with the rows of the page that fit, and the number of those left out.
 pub(super) fn list(
     mut head: Map<String, Value>,

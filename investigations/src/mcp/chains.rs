@@ -16,12 +16,12 @@ use crate::observation::Outcome;
 use gpucause_engine::chain::{Chain, CodeShare, Culprit, Loss, Place};
 
 /// Chains with their nodes' names, the worst first.
-struct Found {
-    head: Map<String, Value>,
+pub(super) struct Found {
+    pub(super) head: Map<String, Value>,
     chains: Vec<(String, Chain)>,
     observed: Coverage,
     /// Number of nodes.
-    nodes: usize,
+    pub(super) nodes: usize,
     /// PIDs of observed processes, where all nodes report them.
     pids: Option<HashSet<u32>>,
     /// Their names, where all nodes report them.
@@ -37,21 +37,8 @@ const DELAYS_OTHERS: &str = "no chain has it as victim, but it delays others: se
 const EXCLUDED: &str =
     "no chain of what was asked for; there are others: ask without pid, comm and node";
 
-/// The answer of `get_causal_chains`.
-pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    let mut found = find(source).await?;
-    if found.nodes == 1 {
-        found.head.remove("nodes");
-    }
-    select(found, &asked)
-}
-
-/// The answer of `query_fleet`, with the nodes and their failures.
-pub(super) async fn fleet(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    select(find(source).await?, &asked)
-}
-
-fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
+/// The answer, with the chains that were asked for.
+pub(super) fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let page = asked.page();
     let several = found.nodes > 1;
     let is_asked = |own: &&(String, Chain)| {
@@ -127,7 +114,8 @@ pub(super) fn head_of_nodes(
     Ok((head, observed))
 }
 
-async fn find(source: &Source) -> Result<Found, ToolError> {
+/// The chains of a source.
+pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
     match source {
         Source::File(file) => {
             file.read(|recording| {

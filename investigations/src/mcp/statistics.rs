@@ -6,7 +6,7 @@ use gpucause_http::client::Address;
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
-use super::answer::{self, list, micros, object, seconds};
+use super::answer::{self, micros, object, seconds};
 use super::arguments::Rows;
 use super::observed;
 use super::source::{Answered, Source, failures, pages};
@@ -27,8 +27,6 @@ const PID_UNOBSERVED: &str = "not observed: no node that answered observes a pro
 const UNEXPORTED: &str = "no node that answered exports calls or waits of such a process: it is not observed, or it is a worker, such as one of a data loader: ask for the process that feeds the GPU";
 /// The note about a process that is observed, and has no series.
 const WORKER: &str = "observed, without rows of its own: nodes export the waits of a worker, such as one of a data loader, in the rows (worker) of the process that feeds the GPU, so ask for that one; get_causal_chains says whom it delays";
-/// Waits listed, without and with details.
-const WAITS: [usize; 2] = [6, 40];
 
 /// Rows of all nodes together: some 100 MiB.
 const MAX_ROWS: usize = 500_000;
@@ -86,30 +84,8 @@ impl Found {
     }
 }
 
-/// The answer of `get_trace_stats`.
-pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    let found = find(source).await?;
-    let unknown = found.unknown(&asked);
-    let Found { mut head, mut calls, mut waits, nodes, .. } = found;
-    head.extend(unknown.map(|note| ("note".to_owned(), note.into())));
-    let page = asked.page();
-    for rows in [&mut calls, &mut waits] {
-        rows.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
-        rows.sort_by_key(|row| std::cmp::Reverse(row.sum_ns));
-    }
-    let listed = WAITS[usize::from(page.detail)];
-    let several = nodes > 1;
-    let shown = waits.iter().take(listed).map(|row| json_row(row, "reason", several));
-    head.insert("waits".into(), shown.collect());
-    if waits.len() > listed {
-        let left = json!({"rows": waits.len() - listed, "how": "ask for one pid, or with detail"});
-        head.insert("waits_left_out".into(), left);
-    }
-    let rows: Vec<_> = calls.iter().map(|row| json_row(row, "op", several)).collect();
-    list(head, "calls", &rows, page)
-}
-
-fn json_row(row: &Row, what: &str, several: bool) -> Value {
+/// A row of an answer.
+pub(super) fn json_row(row: &Row, what: &str, several: bool) -> Value {
     let mut out = object(json!({
         "pid": row.pid,
         "comm": answer::name(&row.comm),

@@ -3,14 +3,15 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::ToolError;
-use super::answer::{self, list, micros, object, seconds};
-use super::arguments::StackRows;
-use super::observed::Coverage;
-use super::source::Source;
-use super::statistics::NOT_IN_FILE;
+use super::Tool;
+use crate::mcp::answer::{self, Page, list, micros, object, seconds};
+use crate::mcp::observed::Coverage;
+use crate::mcp::statistics::NOT_IN_FILE;
+use crate::mcp::{Shared, ToolError, arguments};
 use crate::recording::{
     Event, Filter, Kind, Process, ProcessIndex, Recording, RecordingError, StackId,
 };
@@ -21,28 +22,67 @@ const FRAMES: [usize; 2] = [6, 64];
 /// Time for reading events; the answer covers those read by then.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The answer of `get_stacks`.
-pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, ToolError> {
-    let file = source.need_file()?;
-    let page = asked.page();
-    let pid = asked.pid;
-    let is_asked = move |process: &Process| pid.is_none_or(|pid| process.pid == pid);
-    let known = move |recording: &dyn Recording| {
-        let observation = Coverage::of_recording(recording)?.observation;
-        Ok((recording.processes().iter().any(is_asked), observation))
-    };
-    let (is_known, observation) = file.read(known).await?;
-    let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
-    let mut head = object(json!({"calls_without_stack": without, "observation": observation}));
-    if pid.is_some() && !is_known {
-        head.insert("note".into(), NOT_IN_FILE.into());
-    } else if !whole {
-        let note = "reading timed out: only the first events are covered; ask for one pid, or with at_least_us";
-        head.insert("note".into(), note.into());
-    } else if rows.is_empty() {
-        head.insert("note".into(), "no stored call has a stack".into());
+/// Which stacks.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StackRows {
+    /// Only of the process with this PID.
+    pid: Option<u32>,
+    /// Only of calls of this function, such as cudaLaunchKernel.
+    op: Option<String>,
+    /// Only of calls that took at least so many microseconds.
+    #[serde(default)]
+    at_least_us: u64,
+    /// All frames, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Stacks at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Stacks to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl StackRows {
+    fn page(&self) -> Page {
+        arguments::page(self.detail, self.limit, self.offset)
     }
-    list(head, "stacks", &rows, page)
+}
+
+/// The tool.
+pub(super) struct GetStacks;
+
+impl Tool for GetStacks {
+    const NAME: &str = "get_stacks";
+    const DESCRIPTION: &str = "The stacks under which slow calls cost most time, innermost frame first. Needs a trace file.";
+    type Arguments = StackRows;
+
+    fn is_listed(server: &Shared) -> bool {
+        server.source.need_file().is_ok()
+    }
+
+    async fn answer(server: &Shared, asked: StackRows) -> Result<Value, ToolError> {
+        let file = server.source.need_file()?;
+        let page = asked.page();
+        let pid = asked.pid;
+        let is_asked = move |process: &Process| pid.is_none_or(|pid| process.pid == pid);
+        let known = move |recording: &dyn Recording| {
+            let observation = Coverage::of_recording(recording)?.observation;
+            Ok((recording.processes().iter().any(is_asked), observation))
+        };
+        let (is_known, observation) = file.read(known).await?;
+        let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
+        let mut head = object(json!({"calls_without_stack": without, "observation": observation}));
+        if pid.is_some() && !is_known {
+            head.insert("note".into(), NOT_IN_FILE.into());
+        } else if !whole {
+            let note = "reading timed out: only the first events are covered; ask for one pid, or with at_least_us";
+            head.insert("note".into(), note.into());
+        } else if rows.is_empty() {
+            head.insert("note".into(), "no stored call has a stack".into());
+        }
+        list(head, "stacks", &rows, page)
+    }
 }
 
 /// Rows, calls that have no stack, and whether all events were read.

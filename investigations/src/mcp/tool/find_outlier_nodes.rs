@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpucause_http::client::GetError;
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::ToolError;
-use super::answer::{self, Page, list, object, rounded};
-use super::arguments::Outliers;
-use super::source::{failure, failures};
+use super::Tool;
+use crate::mcp::answer::{self, Page, list, object, rounded};
+use crate::mcp::source::{failure, failures};
+use crate::mcp::{Shared, ToolError, arguments};
 use crate::prometheus::{Prometheus, QueryError, Sample, string_literal};
 
 /// Deviations from which a rank is an outlier, as in the rules.
@@ -215,68 +217,103 @@ fn row(
     row.into()
 }
 
-/// The answer of `find_outlier_nodes`.
-pub(super) async fn answer(
-    prometheus: Option<&Prometheus>,
-    asked: Outliers,
-) -> Result<Value, ToolError> {
-    let Some(prometheus) = prometheus else {
-        return Err(ToolError::new(
-            "this server has no Prometheus; start it with --prometheus URL",
-        ));
-    };
-    let ask = async |query: &str| prometheus.query(query).await.map_err(ToolError::new);
-    let jobs = jobs(prometheus, &asked).await?;
-    if jobs.is_empty() {
-        return Err(ToolError(format!(
-            "{} has no such ranks; it needs processes with a rank, and rules/fleet.yaml",
-            prometheus.address()
-        )));
-    }
-    let age = ask(&format!("time() - max(timestamp({PEERS}))")).await?;
-    let oldest = ask(r#"time() - min(timestamp(gpucause_process_info{rank!=""}))"#).await?;
-    let unscraped = ask(r#"max by (instance) (up{job=~"gpucause.*"} == 0)"#).await?;
-    let states = "process:gpucause_straggler:state or on (instance, pid, comm) process:gpucause_fleet_straggler:state";
-    let alerting = ask(states).await?;
-    let alerting = alerting.iter().map(|own| labels(own, ["instance", "pid", "comm"])).collect();
-    let value = |samples: &[Sample]| samples.first().map(|own| rounded(own.value));
+/// Which ranks are compared.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Outliers {
+    /// Only of the Slurm job with this number, or of this Kubernetes namespace.
+    job: Option<String>,
+    /// Only of processes with this name, such as train.py.
+    comm: Option<String>,
+    /// All measures of each outlier, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
 
-    let (mut found, mut compared, mut others) = (Vec::new(), 0, 0);
-    for (job, ranks) in &jobs {
-        if is_comparable(ranks) {
-            compared += ranks.len();
-            found.extend(of_job(ranks).into_iter().map(|outlier| (job, outlier)));
-        } else {
-            others += ranks.len();
+impl Outliers {
+    fn page(&self) -> Page {
+        arguments::page(self.detail, self.limit, self.offset)
+    }
+}
+
+/// The tool.
+pub(super) struct FindOutlierNodes;
+
+impl Tool for FindOutlierNodes {
+    const NAME: &str = "find_outlier_nodes";
+    const DESCRIPTION: &str = "Nodes and ranks that stand off their job now: by launches, launch p99 and lost time, compared with the median of the job's ranks by MAD, as a Prometheus has it; says which, how old its values are, and which nodes it cannot scrape.";
+    type Arguments = Outliers;
+
+    fn is_listed(server: &Shared) -> bool {
+        server.stores.prometheus.is_some()
+    }
+
+    async fn answer(server: &Shared, asked: Outliers) -> Result<Value, ToolError> {
+        let Some(prometheus) = &server.stores.prometheus else {
+            return Err(ToolError::new(
+                "this server has no Prometheus; start it with --prometheus URL",
+            ));
+        };
+        let ask = async |query: &str| prometheus.query(query).await.map_err(ToolError::new);
+        let jobs = jobs(prometheus, &asked).await?;
+        if jobs.is_empty() {
+            return Err(ToolError(format!(
+                "{} has no such ranks; it needs processes with a rank, and rules/fleet.yaml",
+                prometheus.address()
+            )));
         }
-    }
-    found.sort_by(|(_, (a, ..)), (_, (b, ..))| b.total_cmp(a));
-    let mut nodes: Vec<&str> = Vec::new();
-    for (_, (_, rank, _)) in &found {
-        if !nodes.contains(&&*rank.instance) && nodes.len() < MAX_NODES {
-            nodes.push(&rank.instance);
+        let age = ask(&format!("time() - max(timestamp({PEERS}))")).await?;
+        let oldest = ask(r#"time() - min(timestamp(gpucause_process_info{rank!=""}))"#).await?;
+        let unscraped = ask(r#"max by (instance) (up{job=~"gpucause.*"} == 0)"#).await?;
+        let states = "process:gpucause_straggler:state or on (instance, pid, comm) process:gpucause_fleet_straggler:state";
+        let alerting = ask(states).await?;
+        let alerting =
+            alerting.iter().map(|own| labels(own, ["instance", "pid", "comm"])).collect();
+        let value = |samples: &[Sample]| samples.first().map(|own| rounded(own.value));
+
+        let (mut found, mut compared, mut others) = (Vec::new(), 0, 0);
+        for (job, ranks) in &jobs {
+            if is_comparable(ranks) {
+                compared += ranks.len();
+                found.extend(of_job(ranks).into_iter().map(|outlier| (job, outlier)));
+            } else {
+                others += ranks.len();
+            }
         }
+        found.sort_by(|(_, (a, ..)), (_, (b, ..))| b.total_cmp(a));
+        let mut nodes: Vec<&str> = Vec::new();
+        for (_, (_, rank, _)) in &found {
+            if !nodes.contains(&&*rank.instance) && nodes.len() < MAX_NODES {
+                nodes.push(&rank.instance);
+            }
+        }
+        let mut head = object(json!({
+            "source": answer::name(&prometheus.address().to_string()),
+            "newest_value_age_s": value(&age),
+            "oldest_scrape_age_s": value(&oldest),
+            "jobs": jobs.len(),
+            "ranks_compared": compared,
+            "ranks_without_enough_peers": others,
+            "outlier_ranks": found.len(),
+            "outlier_nodes": nodes.iter().map(|node| answer::name(node)).collect::<Vec<_>>(),
+            "note": NOTE,
+        }));
+        if !unscraped.is_empty() {
+            let reason = "Prometheus cannot scrape it; its ranks may be missing";
+            let failed =
+                unscraped.iter().map(|own| failure(&labels(own, ["instance"])[0], &reason));
+            head.insert("failures".to_owned(), failures(failed.collect()));
+        }
+        let page = asked.page();
+        let rows: Vec<_> =
+            found.into_iter().map(|(job, outlier)| row(job, outlier, &alerting, page)).collect();
+        list(head, "ranks", &rows, page)
     }
-    let mut head = object(json!({
-        "source": answer::name(&prometheus.address().to_string()),
-        "newest_value_age_s": value(&age),
-        "oldest_scrape_age_s": value(&oldest),
-        "jobs": jobs.len(),
-        "ranks_compared": compared,
-        "ranks_without_enough_peers": others,
-        "outlier_ranks": found.len(),
-        "outlier_nodes": nodes.iter().map(|node| answer::name(node)).collect::<Vec<_>>(),
-        "note": NOTE,
-    }));
-    if !unscraped.is_empty() {
-        let reason = "Prometheus cannot scrape it; its ranks may be missing";
-        let failed = unscraped.iter().map(|own| failure(&labels(own, ["instance"])[0], &reason));
-        head.insert("failures".to_owned(), failures(failed.collect()));
-    }
-    let page = asked.page();
-    let rows: Vec<_> =
-        found.into_iter().map(|(job, outlier)| row(job, outlier, &alerting, page)).collect();
-    list(head, "ranks", &rows, page)
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::ToolError;
-use super::answer::{self, Page, list, object, rounded};
-use super::arguments::History;
-use crate::clickhouse::{ClickHouse, MAX_ROWS, rows};
+use super::Tool;
+use crate::clickhouse::{MAX_ROWS, rows};
+use crate::mcp::answer::{self, Page, list, object, rounded};
+use crate::mcp::{Shared, ToolError, arguments};
 
 /// Selects the last record of each chain. The columns that select records are equal in all records of a chain, except the time, which
 /// is the latest in the last record. Few columns are read, because there may be millions of records.
@@ -84,7 +85,7 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Row {
+struct Row {
     node: String,
     id: String,
     state: String,
@@ -186,55 +187,110 @@ impl Row {
 /// # Errors
 /// When it is not one.
 pub fn history_rows(body: &[u8]) -> Result<usize, serde_json::Error> {
-    const ALL: Page = Page { offset: 0, limit: usize::MAX, detail: true };
-    rows::<Row>(body).map(|rows| rows.iter().map(|row| row.json(ALL)).collect::<Vec<_>>().len())
+    const WHOLE: Page = Page { offset: 0, limit: usize::MAX, detail: true };
+    rows::<Row>(body).map(|rows| rows.iter().map(|row| row.json(WHOLE)).collect::<Vec<_>>().len())
 }
 
-/// The answer of `event_history`.
-pub(super) async fn answer(
-    clickhouse: Option<&ClickHouse>,
-    asked: History,
-) -> Result<Value, ToolError> {
-    let Some(clickhouse) = clickhouse else {
-        return Err(ToolError::new(
-            "this server has no ClickHouse; start it with --clickhouse URL",
-        ));
-    };
-    let (until, hours) = (asked.until.unwrap_or(0.0).to_string(), asked.hours.to_string());
-    let [node, job, comm, cause] = [&asked.node, &asked.job, &asked.comm, &asked.cause]
-        .map(|text| text.as_deref().unwrap_or_default());
-    let parameters = [
-        ("until", &*until),
-        ("hours", &*hours),
-        ("node", node),
-        ("job", job),
-        ("comm", comm),
-        ("cause", cause),
-    ];
-    let summary: Vec<Summary> =
-        clickhouse.rows(SUMMARY, &parameters).await.map_err(ToolError::new)?;
-    let Some(summary) = summary.first().filter(|own| own.records > 0.0) else {
-        return Err(ToolError(format!(
-            "{} has no chains; exporters send them with --otlp.endpoint",
-            clickhouse.address()
-        )));
-    };
-    let chains: Vec<Row> = clickhouse.rows(CHAINS, &parameters).await.map_err(ToolError::new)?;
-    let mut head = object(json!({
-        "source": answer::name(&clickhouse.address().to_string()),
-        "newest_record_age_s": rounded(summary.age),
-        "hours": asked.hours,
-        "until": asked.until,
-        "chains_in_all": summary.chains,
-        "lost_seconds_in_all": shown(&summary.lost),
-        "note": NOTE,
-    }));
-    if summary.chains > MAX_ROWS as f64 {
-        let text =
-            format!("only the newest {MAX_ROWS} are here; ask for less time, one node or one job");
-        head.insert("more".to_owned(), text.into());
+/// Which chains of the past.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct History {
+    /// Only what lasted within so many hours before until, 1 to 744; 24 unless given.
+    #[serde(default = "arguments::a_day")]
+    hours: u64,
+    /// Seconds since the Unix epoch; now unless given.
+    until: Option<f64>,
+    /// Only of the node with this name.
+    node: Option<String>,
+    /// Only of the Slurm job with this number, or of this Kubernetes namespace or user.
+    job: Option<String>,
+    /// Only of victims with this name, such as train.py.
+    comm: Option<String>,
+    /// Only of this cause, such as cpu_preemption.
+    cause: Option<String>,
+    /// The fix and the evidence of each chain, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl History {
+    fn page(&self) -> Page {
+        arguments::page(self.detail, self.limit, self.offset)
     }
-    let page = asked.page();
-    let rows: Vec<Value> = chains.iter().take(MAX_ROWS).map(|row| row.json(page)).collect();
-    list(head, "chains", &rows, page)
+}
+
+/// The tool.
+pub(super) struct EventHistory;
+
+impl Tool for EventHistory {
+    const NAME: &str = "event_history";
+    const DESCRIPTION: &str = "Causal chains of the last hours or of a time in the past, of all nodes, one node or one job, the newest first, as a ClickHouse stores them; says which, and how old its newest record is.";
+    type Arguments = History;
+
+    fn is_listed(server: &Shared) -> bool {
+        server.stores.clickhouse.is_some()
+    }
+
+    fn check(asked: &History) -> Result<(), String> {
+        arguments::check_hours(asked.hours)?;
+        match asked.until {
+            // Until the year 2100.
+            Some(until) if !(1.0..4_102_444_800.0).contains(&until) => {
+                Err(format!("until is {until}; expected seconds since the Unix epoch"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn answer(server: &Shared, asked: History) -> Result<Value, ToolError> {
+        let Some(clickhouse) = &server.stores.clickhouse else {
+            return Err(ToolError::new(
+                "this server has no ClickHouse; start it with --clickhouse URL",
+            ));
+        };
+        let (until, hours) = (asked.until.unwrap_or(0.0).to_string(), asked.hours.to_string());
+        let [node, job, comm, cause] = [&asked.node, &asked.job, &asked.comm, &asked.cause]
+            .map(|text| text.as_deref().unwrap_or_default());
+        let parameters = [
+            ("until", &*until),
+            ("hours", &*hours),
+            ("node", node),
+            ("job", job),
+            ("comm", comm),
+            ("cause", cause),
+        ];
+        let summary: Vec<Summary> =
+            clickhouse.rows(SUMMARY, &parameters).await.map_err(ToolError::new)?;
+        let Some(summary) = summary.first().filter(|own| own.records > 0.0) else {
+            return Err(ToolError(format!(
+                "{} has no chains; exporters send them with --otlp.endpoint",
+                clickhouse.address()
+            )));
+        };
+        let chains: Vec<Row> =
+            clickhouse.rows(CHAINS, &parameters).await.map_err(ToolError::new)?;
+        let mut head = object(json!({
+            "source": answer::name(&clickhouse.address().to_string()),
+            "newest_record_age_s": rounded(summary.age),
+            "hours": asked.hours,
+            "until": asked.until,
+            "chains_in_all": summary.chains,
+            "lost_seconds_in_all": shown(&summary.lost),
+            "note": NOTE,
+        }));
+        if summary.chains > MAX_ROWS as f64 {
+            let text = format!(
+                "only the newest {MAX_ROWS} are here; ask for less time, one node or one job"
+            );
+            head.insert("more".to_owned(), text.into());
+        }
+        let page = asked.page();
+        let rows: Vec<Value> = chains.iter().take(MAX_ROWS).map(|row| row.json(page)).collect();
+        list(head, "chains", &rows, page)
+    }
 }

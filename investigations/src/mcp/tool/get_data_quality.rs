@@ -1,94 +1,47 @@
-//! The tools about the data's completeness, this host, and demonstrations.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! How complete the data is.
 
 use serde_json::{Value, json};
 
-use super::ToolError;
-use super::answer::{self, Page, list, object, rounded};
-use super::arguments::Demo;
-use super::call::blocking;
-use super::source::{Answered, Host, Source, failures, pages};
-use super::{chains, observed};
+use super::Tool;
+use crate::mcp::answer::{self, Page, list, object, rounded};
+use crate::mcp::arguments::Nothing;
+use crate::mcp::source::{Answered, Source, failures, pages};
+use crate::mcp::{Shared, ToolError, observed};
 use crate::page::{Sample, samples};
 use crate::recording::{Completeness, Recording, RecordingError, Session};
 
-/// All of a list that has a bound of its own.
-const ALL: Page = Page { offset: 0, limit: 200, detail: true };
+/// The tool.
+pub(super) struct GetDataQuality;
 
-/// The answer of `get_check`.
-pub(super) async fn check(host: &Arc<dyn Host>) -> Result<Value, ToolError> {
-    let host = Arc::clone(host);
-    let report = blocking(move |_| host.check()).await?;
-    let line = |own: &super::CheckLine| {
-        json!({
-            "state": own.state,
-            "subject": answer::name(&own.subject),
-            "detail": answer::text(&own.detail, 300),
-        })
-    };
-    let (ok, not_ok): (Vec<_>, Vec<_>) = report.lines.iter().partition(|own| own.state == "ok");
-    let rows: Vec<_> = not_ok.into_iter().map(line).collect();
-    let head = json!({
-        "host": answer::name(&report.host),
-        "exporter_can_run": report.can_run,
-        "lines_ok": ok.len(),
-        "left_out": "what depends on the flags of the exporter: its configuration, ports and DCGM; `gpucause check` has them, too",
-    });
-    list(object(head), "not_ok", &rows, ALL)
-}
+impl Tool for GetDataQuality {
+    const NAME: &str = "get_data_quality";
+    const DESCRIPTION: &str = "How complete the data is: what was observed and since when, which probes are attached, what was lost, which percentiles are of a sample, and the cost of observing.";
+    type Arguments = Nothing;
 
-/// The answer of `run_demo`.
-pub(super) async fn demo(host: &Arc<dyn Host>, demo: Demo) -> Result<Value, ToolError> {
-    let Some(scenarios) = host.scenarios() else {
-        return Err(ToolError::new(
-            "demonstrations are off because they put load on the host; enable them with --allow-demo",
-        ));
-    };
-    if !scenarios.iter().any(|own| own.name == demo.scenario) {
-        let names: Vec<_> = scenarios.iter().map(|own| own.name.as_str()).collect();
-        return Err(ToolError(format!("unknown scenario; expected one of {}", names.join(", "))));
-    }
-    let (host, time) = (Arc::clone(host), Duration::from_secs(demo.seconds));
-    let name = demo.scenario.clone();
-    let report = blocking(move |_| host.demo(&name, time)).await?.map_err(ToolError)?;
-    let rows: Vec<_> = report.chains.iter().map(|chain| chains::row(None, chain, ALL)).collect();
-    let lines = report.comparison.lines().filter(|line| !line.is_empty());
-    let comparison: Vec<_> = lines.take(40).map(|line| answer::text(line, 300)).collect();
-    let head = json!({
-        "scenario": demo.scenario,
-        "seconds": demo.seconds,
-        "simulated": "the GPU and the CUDA libraries; processes, contention, probes and numbers are real",
-        "comparison": comparison,
-    });
-    list(object(head), "chains", &rows, ALL)
-}
-
-/// The answer of `get_data_quality`.
-pub(super) async fn report(source: &Source) -> Result<Value, ToolError> {
-    match source {
-        Source::File(file) => {
-            let (head, sessions) = file.read(of_recording).await?;
-            list(object(head), "sessions", &sessions, ALL)
-        }
-        Source::Nodes(clients) => {
-            let of = |page: &str| Ok((of_page(page), observed::of_page(page)));
-            let (pages, failed) = pages(clients, of).await;
-            let observed = pages.iter().map(|own| (&*own.node, &own.of_page.1));
-            let observation = observed::of_pages(observed);
-            let row = |own: Answered<(Value, Value)>| {
-                let (mut row, _) = own.of_page;
-                row["node"] = answer::name(&own.node);
-                row["url"] = answer::name(&own.url.to_string());
-                row
-            };
-            let rows: Vec<_> = pages.into_iter().map(row).collect();
-            let mut head = object(json!({"source": "live nodes", "observation": observation}));
-            if !failed.is_empty() {
-                head.insert("failures".into(), failures(failed));
+    async fn answer(server: &Shared, _: Nothing) -> Result<Value, ToolError> {
+        match &server.source {
+            Source::File(file) => {
+                let (head, sessions) = file.read(of_recording).await?;
+                list(object(head), "sessions", &sessions, Page::LARGEST)
             }
-            list(head, "nodes", &rows, ALL)
+            Source::Nodes(clients) => {
+                let of = |page: &str| Ok((of_page(page), observed::of_page(page)));
+                let (pages, failed) = pages(clients, of).await;
+                let observed = pages.iter().map(|own| (&*own.node, &own.of_page.1));
+                let observation = observed::of_pages(observed);
+                let row = |own: Answered<(Value, Value)>| {
+                    let (mut row, _) = own.of_page;
+                    row["node"] = answer::name(&own.node);
+                    row["url"] = answer::name(&own.url.to_string());
+                    row
+                };
+                let rows: Vec<_> = pages.into_iter().map(row).collect();
+                let mut head = object(json!({"source": "live nodes", "observation": observation}));
+                if !failed.is_empty() {
+                    head.insert("failures".into(), failures(failed));
+                }
+                list(head, "nodes", &rows, Page::LARGEST)
+            }
         }
     }
 }
