@@ -142,11 +142,6 @@ pub(crate) fn document(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The document with the table of metrics.
-pub(crate) fn metrics_page() -> String {
-    document("exporter/METRICS.md")
-}
-
 /// The README, the runbooks and the references.
 pub(crate) fn documents() -> Vec<(String, String)> {
     let folders =
