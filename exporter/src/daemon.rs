@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::{Nanos, ProcId};
@@ -31,6 +31,7 @@ use gpucause_page::family::Sink;
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::{Config, MetricsSettings};
@@ -82,7 +83,7 @@ struct Shared {
 
 impl Shared {
     fn in_effect(&self) -> MutexGuard<'_, (Arc<Config>, ConfigState)> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+        self.config.lock()
     }
 
     fn state(&self) -> DaemonState {
@@ -252,7 +253,7 @@ impl Daemon {
     }
 
     fn problem_slot(&self) -> MutexGuard<'_, Option<Problem>> {
-        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.problem.lock()
     }
 
     /// A configuration was rejected: the page reports that.

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -17,6 +17,7 @@ use gpucause_observe::host_name::node_name;
 use gpucause_observe::observation::Observation;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::signal::unix::Signal;
 use tokio::time::MissedTickBehavior;
 
@@ -151,7 +152,7 @@ impl FlightRecorder {
 
     /// Not to be locked while a file is written.
     fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 
     /// The kernel keeps all stacks: they are removed once its map was full.

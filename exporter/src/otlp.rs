@@ -17,11 +17,12 @@ mod spool;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_engine::chain::{Chain, Victim};
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use changes::Changes;
@@ -191,11 +192,11 @@ impl ChainLog {
     }
 
     fn spool(&self) -> MutexGuard<'_, Option<Spool>> {
-        self.spool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spool.lock()
     }
 
     fn logged(&self) -> MutexGuard<'_, Logged> {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logged.lock()
     }
 }
 

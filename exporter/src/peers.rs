@@ -9,13 +9,14 @@ mod job;
 mod settings;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpucause_abi::snapshot::Snapshot;
 use gpucause_engine::peers::{PeerJob, Peers};
 use gpucause_investigations::prometheus::Prometheus;
 use gpucause_observe::process_details::Details;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::MissedTickBehavior;
 
 use job::Job;
@@ -152,7 +153,7 @@ impl PeerRanks {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

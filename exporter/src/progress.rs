@@ -3,11 +3,11 @@
 
 use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use parking_lot::Mutex;
 
 /// Work that takes less shows nothing.
 const DELAY: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 
 /// Writes something else to standard error, with the progress out of the way.
 pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
-    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let shown = SHOWN.lock().clone();
     match shown {
         Some(bar) => bar.suspend(write),
         None => write(),
@@ -87,7 +87,7 @@ impl Progress {
     ) -> Self {
         bar.set_style(style.clone());
         let Some(target) = target else { return Self { bar, done: None, appears: None } };
-        *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
+        *SHOWN.lock() = Some(bar.clone());
         let (done, wait) = mpsc::channel();
         let own = bar.clone();
         let appears = thread::Builder::new().name("progress".into()).spawn(move || {
@@ -124,7 +124,7 @@ impl Drop for Progress {
         if let Some(appears) = self.appears.take() {
             // Only a bug in it would make it panic, and the work is done.
             let _ = appears.join();
-            *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *SHOWN.lock() = None;
         }
         self.bar.finish_and_clear();
     }
@@ -175,7 +175,7 @@ mod tests {
 
     impl Terminal {
         fn text(&self) -> String {
-            self.0.lock().unwrap().clone()
+            self.0.lock().clone()
         }
 
         fn target(&self) -> Option<ProgressDrawTarget> {
@@ -209,7 +209,7 @@ mod tests {
         }
 
         fn write_str(&self, text: &str) -> io::Result<()> {
-            self.0.lock().unwrap().push_str(text);
+            self.0.lock().push_str(text);
             Ok(())
         }
 

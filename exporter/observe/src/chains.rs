@@ -10,7 +10,7 @@ mod limit_users;
 mod locator;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
@@ -20,6 +20,7 @@ use gpucause_engine::chain::{Chain, Culprit};
 use gpucause_engine::peers::Peers;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{Engine, EngineInput, Findings};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::host_name::node_name;
 use crate::observation::Observation;
@@ -152,14 +153,14 @@ impl Chains {
         let was_empty = self.evaluated().is_some_and(|pids| pids.is_empty());
         self.engine().end_chains();
         if let Some(code) = &self.code {
-            code.lock().unwrap_or_else(PoisonError::into_inner).stop();
+            code.lock().stop();
         }
         self.set_evaluated(Vec::new());
         if was_empty { Vec::new() } else { self.chains() }
     }
 
     fn set_evaluated(&self, processes: Vec<Evaluated>) {
-        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(processes);
+        *self.evaluated.lock() = Some(processes);
     }
 
     fn ids(&self) -> HashSet<String> {
@@ -179,7 +180,7 @@ impl Chains {
     fn sample_code(&self, snapshot: &Snapshot) {
         let Some(code) = &self.code else { return };
         let (ongoing, computing) = (self.ongoing(), self.engine().computing().to_vec());
-        let mut sampler = code.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sampler = code.lock();
         let code = sampler.update(&ongoing, &computing, snapshot);
         drop(sampler);
         if !code.is_empty() {
@@ -191,10 +192,9 @@ impl Chains {
     fn locate(&self) {
         let Some(locator) = &self.locator else { return };
         let ongoing = self.ongoing();
-        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let evaluated = self.evaluated.lock().clone();
         let observed = evaluated.unwrap_or_default();
-        let (cpus, places) =
-            locator.lock().unwrap_or_else(PoisonError::into_inner).locate(&ongoing, &observed);
+        let (cpus, places) = locator.lock().locate(&ongoing, &observed);
         if !ongoing.is_empty() {
             self.engine().set_places(cpus, &places);
         }
@@ -218,13 +218,13 @@ impl Chains {
 
     /// PIDs of the processes of the last evaluation.
     pub fn evaluated(&self) -> Option<Vec<u32>> {
-        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner);
+        let evaluated = self.evaluated.lock();
         evaluated.as_ref().map(|processes| processes.iter().map(|own| own.pid).collect())
     }
 
     /// Names of those that have not ended, by PID.
     pub fn names(&self) -> BTreeMap<u32, String> {
-        let evaluated = self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let evaluated = self.evaluated.lock().clone();
         let live = evaluated.into_iter().flatten();
         live.filter_map(|own| Some((own.pid, own.comm?.to_text()))).collect()
     }
@@ -242,7 +242,7 @@ impl Chains {
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock()
     }
 }
 

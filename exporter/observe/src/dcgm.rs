@@ -6,11 +6,12 @@ mod page;
 mod url;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpucause_http::client::{Client, TrustError};
 use gpucause_page::foreign::{Family, PREFIX, Sample};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::MissedTickBehavior;
 
 pub use fetch::FetchError;
@@ -163,7 +164,7 @@ impl Upstream {
     }
 
     fn cached(&self) -> MutexGuard<'_, Cached> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Data about the GPUs themselves, of whichever sources there are.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_page::foreign::Family;
+use parking_lot::Mutex;
 
 use crate::clock_watch::{ClockWatch, holds_clock_down};
 use crate::dcgm::{self, Upstream};
@@ -73,7 +74,7 @@ impl Gpus {
         let (families, _) = upstream.view(now);
         let held = dcgm::clock_reasons(&families)
             .map(|(gpu, bits)| (gpu, bits.is_some_and(holds_clock_down)));
-        let mut clocks = self.upstream_clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clocks = self.upstream_clocks.lock();
         clocks.note(now, held);
         clocks.shares(now)
     }

@@ -5,12 +5,13 @@ mod families;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpucause_page::foreign::Family;
 use gpucause_probes::nvml::{Gpu, Library, OpenError};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock_watch::{ClockWatch, holds_clock_down};
 
@@ -147,7 +148,7 @@ impl Nvml {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn store(&self, gpus: &[Gpu], driver: &str) {

@@ -1,12 +1,11 @@
 //! The observation state of this daemon, evaluated from the state of the probes, and since when it holds.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use gpucause_engine::observation::{ObservationState, Period, State};
 use gpucause_probes::Status;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::thread_records::ThreadRecords;
 use gpucause_probes::verdict::Verdict;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::{WallClock, monotonic_now};
 use crate::visibility::Obstacle;
@@ -87,7 +86,7 @@ impl Observing {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 }
 

@@ -4,12 +4,13 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpgid};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::scenario::Scenario;
@@ -137,7 +138,7 @@ impl StandIn {
 
     /// Returns the reports of the workload so far.
     pub(super) fn account(&self) -> Account {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.account.lock().clone()
     }
 
     /// Returns true if a process belongs to the stand-in workload.
@@ -150,7 +151,7 @@ impl StandIn {
 fn listen(output: ChildStdout, account: Arc<Mutex<Account>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            account.lock().unwrap_or_else(PoisonError::into_inner).add(&line);
+            account.lock().add(&line);
         }
     });
 }

@@ -1,8 +1,9 @@
 //! Flight records that clients ask for: one at a time, and not one after the other, or they would replace those of incidents.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::FlightFile;
@@ -75,7 +76,7 @@ impl Requests {
 
     /// Begins a record, which is written until the result is dropped.
     fn begin(&self, now: Instant) -> Result<Arc<()>, RequestError> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Some((begun, writing)) = &*last {
             if writing.strong_count() > 0 {
                 return Err(RequestError::Busy);

@@ -89,15 +89,16 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use std::io;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Sink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -116,7 +117,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(path = %"/a b", count = 3, text = "x\ny", "it is \"so\"");
         });
-        let line = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let line = String::from_utf8(sink.0.lock().clone()).unwrap();
         assert!(line.starts_with("time=20"), "{line}");
         assert!(
             line.ends_with(" msg=\"it is \\\"so\\\"\" path=\"/a b\" count=3 text=\"x\\ny\"\n"),

@@ -221,8 +221,7 @@ fn ask(peers: &PeerRanks) -> PeersState {
 fn an_answer_is_used_until_it_is_old_and_a_failure_changes_nothing() {
     let texts = [answer(&[series(HERE, "0.5"), series(THERE, "0.25")]), "no JSON".to_owned()];
     let left = Mutex::new(texts.into_iter());
-    let (address, requests) =
-        prometheus(move |stream| page(stream, &left.lock().unwrap().next().unwrap()));
+    let (address, requests) = prometheus(move |stream| page(stream, &left.lock().next().unwrap()));
     let peers = asking(address);
     assert_eq!(ask(&peers).answered, 1);
     assert!(
@@ -261,7 +260,7 @@ fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_
         let known = answer(&[series(HERE, "0.5"), series(THERE, "0.25")]);
         let texts = Arc::new(Mutex::new(unknown.clone()));
         let served = Arc::clone(&texts);
-        let (address, _requests) = prometheus(move |stream| page(stream, &served.lock().unwrap()));
+        let (address, _requests) = prometheus(move |stream| page(stream, &served.lock()));
         let peers = asking(address);
         let ask = |times: u32| {
             logged(|| {
@@ -278,10 +277,10 @@ fn while_ranks_elsewhere_are_unknown_nothing_counts_as_known_and_a_warning_says_
         assert!(log.contains("it lacks rules/"), "{log}");
         assert_eq!(ask(2 * UNKNOWN_LOGGED), "");
         assert_eq!(peers.known(Instant::now()), Peers::default());
-        *texts.lock().unwrap() = known;
+        *texts.lock() = known;
         let log = logged(|| assert!(self::ask(&peers).age.is_some()));
         assert!(log.contains(compared), "{log}");
-        *texts.lock().unwrap() = unknown;
+        *texts.lock() = unknown;
         assert_eq!(ask(2 * UNKNOWN_LOGGED), "", "of this job it was said");
         // A later job of the same name is counted from its own begin.
         let jobs = std::mem::take(&mut peers.state().jobs);

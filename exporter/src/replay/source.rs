@@ -1,6 +1,6 @@
 //! The current observation of a replay, served to scrapes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Snapshot;
@@ -11,6 +11,7 @@ use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_observe::clock::{WallClock, monotonic_now};
 use gpucause_observe::observation::Observation;
 use gpucause_page::family::Sink;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::collector::{Collectors, Content, Scope};
 use crate::config::MetricsSettings;
@@ -56,7 +57,7 @@ impl ReplaySource {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Current>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 }
 

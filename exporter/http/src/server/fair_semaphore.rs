@@ -2,9 +2,10 @@
 //! permits are in the common queue. A client's queue is bounded; when it is full, a new request evicts the oldest one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::server_pool::ClientId;
@@ -101,7 +102,7 @@ impl FairSemaphore {
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<ClientId, Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 }
 

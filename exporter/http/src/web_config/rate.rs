@@ -1,8 +1,9 @@
 //! The global rate limit of requests.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::Complaints;
 use super::document::RateSection;
@@ -23,7 +24,7 @@ impl Rate {
 
     /// Takes a token, if there is one.
     pub(crate) fn admits(&self, now: Instant) -> bool {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = self.full_at.lock();
         let next = full_at.unwrap_or(now).max(now) + self.interval;
         let admits = next <= now + self.interval.saturating_mul(self.burst);
         if admits {

@@ -2,11 +2,12 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use gpucause_input::complaint::ConfigError;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::MissedTickBehavior;
 
 use super::WebConfig;
@@ -63,7 +64,7 @@ impl LiveWebConfig {
     /// The configuration in effect.
     #[must_use]
     pub fn current(&self) -> Arc<WebConfig> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// The outcome of reloads, if there is a file.
@@ -94,7 +95,7 @@ impl LiveWebConfig {
 
     /// Reloads when the files have changed, and not since the last poll. Returns their fingerprints.
     fn poll(&self, last: Option<&Fingerprints>) -> Option<Fingerprints> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let now = fingerprints(&files.0);
         if now == files.1 || last != Some(&now) {
             return Some(now);
@@ -118,8 +119,7 @@ impl LiveWebConfig {
             Ok(config) => match self.current().lost_with(&config) {
                 None => {
                     tracing::info!(file = %path.display(), access = %config, "web configuration reloaded");
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) =
-                        Arc::new(config);
+                    *self.current.write() = Arc::new(config);
                     self.failures_at_success
                         .store(self.failures.load(Ordering::Relaxed), Ordering::Relaxed);
                     return;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr as _;
-use std::sync::{Mutex, PoisonError};
 
 use bcrypt::HashParts;
+use parking_lot::{Mutex, MutexGuard};
 use ring::hmac;
 use ring::rand::SystemRandom;
 
@@ -104,8 +104,8 @@ impl Users {
         true
     }
 
-    fn remembered(&self) -> std::sync::MutexGuard<'_, VecDeque<hmac::Tag>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> MutexGuard<'_, VecDeque<hmac::Tag>> {
+        self.remembered.lock()
     }
 
     fn tag(&self, user: &str, password: &[u8]) -> Option<hmac::Tag> {

@@ -2,7 +2,8 @@ use super::*;
 use gpucause_abi::Tgid;
 use gpucause_abi::sample::SampledFrames;
 use gpucause_abi::snapshot::Comm;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Gives each chosen thread the same samples of no known place.
 #[derive(Debug, Default, Clone)]
@@ -10,24 +11,24 @@ struct Fake(Arc<Mutex<(Vec<SampledThread>, u64)>>);
 
 impl Fake {
     fn chosen(&self) -> Vec<(u32, Within)> {
-        self.0.lock().unwrap().0.iter().map(|own| (own.tid.0, own.within)).collect()
+        self.0.lock().0.iter().map(|own| (own.tid.0, own.within)).collect()
     }
 
     fn calls(&self) -> u64 {
-        self.0.lock().unwrap().1
+        self.0.lock().1
     }
 }
 
 impl StackSampler for Fake {
     fn choose(&self, threads: &[SampledThread]) -> Result<(), SampleError> {
-        let mut own = self.0.lock().unwrap();
+        let mut own = self.0.lock();
         *own = (threads.to_vec(), own.1 + 1);
         drop(own);
         Ok(())
     }
 
     fn take(&self) -> Result<Vec<Sample>, SampleError> {
-        let chosen = self.0.lock().unwrap().0.clone();
+        let chosen = self.0.lock().0.clone();
         let sample = |own: SampledThread| Sample {
             process: own.process,
             tid: own.tid,

@@ -4,8 +4,8 @@ use super::*;
 use crate::clock::WallClock;
 use crate::series::grouping::group;
 use gpucause_abi::snapshot::Snapshot;
+use parking_lot::Mutex;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// A process with so many abandoned calls.
@@ -82,7 +82,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -111,9 +111,9 @@ fn groups_are_suggested_once_for_an_executable_of_more_than_32_live_processes() 
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
     let mut suggestions = Suggestions::default();
     let mut lines = |observations: &[Observation]| -> Vec<String> {
-        log.0.lock().unwrap().clear();
+        log.0.lock().clear();
         observations.iter().for_each(|observation| suggestions.update(observation));
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
         text.lines().map(str::to_owned).collect()
     };
     tracing::subscriber::with_default(subscriber, || {
