@@ -95,7 +95,7 @@ impl Source for Ranks {
 }
 
 fn main() {
-    let limits = Limits { scrapes: 16, ..Limits::default() };
+    let limits = Limits { permits: 16, ..Limits::default() };
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], limits).unwrap();
     println!("{}", server.addresses()[0]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,6 +1,6 @@
 //! gpucause: finds out why a GPU is not being fed.
 //!
-//! [`collector`]s turn what `gpucause_observe` observes into the families of `gpucause_page`, and its [`routes`] hand out their page.
+//! [`collector`]s turn what `gpucause_observe` observes into the families of `gpucause_page`, and the [`routes`] serve their page.
 
 pub mod budget;
 pub mod check;
@@ -21,6 +21,7 @@ pub mod live_page;
 pub mod logging;
 pub mod manual;
 pub mod nodes;
+pub mod other_exporters;
 pub mod otlp;
 pub mod peers;
 mod pid;

@@ -13,6 +13,7 @@ use gpucause::flags::{ExporterArgs, WebArgs};
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::flights;
 use gpucause::nodes::NodesError;
+use gpucause::other_exporters::warn_of_other_exporters;
 use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
 use gpucause::serve::{self, Reloads};
@@ -21,7 +22,6 @@ use gpucause::{
     demo, failure, file_limits, logging, manual, privileges, record, replay, top, view,
 };
 use gpucause_http::client::{LoginError, TrustError};
-use gpucause_http::port_owner::warn_of_other_exporters;
 use gpucause_http::server::{BindError, Limits};
 use gpucause_input::complaint::ConfigError;
 use gpucause_input::password::without_password;
@@ -244,7 +244,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();
     let limits =
-        Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
+        Limits { permits: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be reported before anything is loaded into the kernel.
     let server = args.web.listen(passed, limits)?;
     privileges::require()?;

@@ -9,20 +9,16 @@ mod live;
 mod reload_requests;
 mod source;
 
-use gpucause_http::server::body::PageWriter;
-use gpucause_http::server::reply::{JSON, Reply, TEXT, reply, with_header};
-use gpucause_http::server::{Peer, Permits, Respond, Server};
-pub use reload_requests::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
-pub use source::{Readiness, ScrapeError, Source};
-
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpucause_http::server::body::PageWriter;
+use gpucause_http::server::reply::{JSON, Reply, TEXT, reply, with_header};
+use gpucause_http::server::{Peer, Permits, Respond, Server};
 use gpucause_page::exposition::gzip::Gzip;
 use gpucause_page::exposition::{ClassicBuckets, Format, negotiate};
-
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
 use hyper::{Method, Request, StatusCode};
@@ -30,6 +26,9 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::collector::Scope;
 use access::{Refusal, may_read_chains};
+
+pub use reload_requests::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
+pub use source::{Readiness, ScrapeError, Source};
 
 const WEB_PAGE: &str =
     "causal chains are not available to web pages; use a client that sends no Origin header";
@@ -87,15 +86,15 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The routes of a server to what this source has.
+    /// The routes of this server, answered from `source`.
     #[must_use]
     pub fn new(server: &Server, source: Arc<dyn Source>, telemetry_path: TelemetryPath) -> Self {
         let token_path = server.token_path().map(|path| path.display().to_string());
         let login = Login { hint: access::hint(server), token_path };
-        Self::over(server.permits(), source, telemetry_path, login)
+        Self::with_permits(server.permits(), source, telemetry_path, login)
     }
 
-    fn over(
+    fn with_permits(
         permits: Permits,
         source: Arc<dyn Source>,
         telemetry_path: TelemetryPath,

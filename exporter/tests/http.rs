@@ -469,7 +469,7 @@ fn malformed_requests_are_refused() {
 fn scrapes_beyond_the_limit_wait_and_are_then_refused() {
     let gate = Gate::default();
     let limits =
-        Limits { scrapes: 1, scrape_wait: Duration::from_millis(200), ..Limits::default() };
+        Limits { permits: 1, permit_wait: Duration::from_millis(200), ..Limits::default() };
     let server = start(gate.clone(), limits);
     let address = server.address;
     let first = std::thread::spawn(move || get(address, "/metrics").status);

@@ -22,6 +22,19 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// The process of this PID, as far as this process may see it.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
+        let words = read("cmdline");
+        let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let program = words.next().unwrap_or_default();
+        let is_own = program.rsplit('/').next() == Some(OWN_NAME);
+        let command = words.next().filter(|_| is_own).map(std::borrow::Cow::into_owned);
+        Self { pid, name, command }
+    }
+
     /// Returns true if it is an exporter of gpucause.
     #[must_use]
     pub fn is_exporter(&self) -> bool {
@@ -65,23 +78,7 @@ pub fn owners(port: u16) -> Vec<Owner> {
     if inodes.is_empty() {
         return Vec::new();
     }
-    listeners::processes(&inodes).into_iter().map(owner).collect()
-}
-
-/// Warns of other exporters of this host, as far as this process may see them.
-pub fn warn_of_other_exporters() {
-    let own = std::process::id();
-    let others: Vec<_> =
-        pids().map(owner).filter(|other| other.is_exporter() && other.pid != own).collect();
-    if !others.is_empty() {
-        let others = names(&others);
-        tracing::warn!(%others, "another exporter runs on this host: calls that both observe are probed by both");
-    }
-}
-
-fn pids() -> impl Iterator<Item = u32> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    listeners::processes(&inodes).into_iter().map(Owner::of).collect()
 }
 
 #[cfg(test)]
@@ -90,17 +87,6 @@ impl Owner {
     pub(crate) fn gpucause(command: &str) -> Self {
         Self { pid: 7, name: OWN_NAME.into(), command: Some(command.into()) }
     }
-}
-
-fn owner(pid: u32) -> Owner {
-    let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
-    let words = read("cmdline");
-    let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    let program = words.next().unwrap_or_default();
-    let is_own = program.rsplit('/').next() == Some(OWN_NAME);
-    let command = words.next().filter(|_| is_own).map(std::borrow::Cow::into_owned);
-    Owner { pid, name, command }
 }
 
 #[cfg(test)]

@@ -39,9 +39,9 @@ pub struct Limits {
     /// Open connections. Another one evicts one that is idle, or waits.
     pub connections: u32,
     /// Expensive responses that are made at the same time, such as scrapes; more wait, and clients take turns.
-    pub scrapes: u32,
+    pub permits: u32,
     /// How long such a request waits for its permit before it is refused.
-    pub scrape_wait: Duration,
+    pub permit_wait: Duration,
     /// Time for a request's headers to arrive, also the time that an idle connection stays open.
     pub header_timeout: Duration,
     /// Time for a TLS handshake.
@@ -60,8 +60,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
-            scrapes: 2,
-            scrape_wait: Duration::from_secs(5),
+            permits: 2,
+            permit_wait: Duration::from_secs(5),
             header_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(30),
@@ -81,9 +81,9 @@ pub struct LimitsHandle {
 
 impl LimitsHandle {
     /// Sets both limits. Must be called within the runtime that serves.
-    pub fn resize(&self, connections: u32, scrapes: u32) {
+    pub fn resize(&self, connections: u32, permits: u32) {
         self.connections.resize(connections);
-        self.permits.resize(scrapes);
+        self.permits.resize(permits);
     }
 }
 
@@ -112,7 +112,7 @@ impl Server {
     pub fn on(listeners: Vec<StdListener>, limits: Limits) -> Self {
         let live_limits = LimitsHandle {
             connections: Pool::new(limits.connections),
-            permits: Permits::new(limits.scrapes, limits.scrape_wait),
+            permits: Permits::new(limits.permits, limits.permit_wait),
         };
         let access = Arc::default();
         Self { listeners, limits, access, live_limits, token_file: None }

@@ -19,7 +19,7 @@ use gpucause_input::document::typed_in_part;
 use gpucause_input::text_file;
 use hyper::header::{HeaderName, HeaderValue};
 
-use document::Document;
+use document::WebDocument;
 
 pub(crate) use rate::Rate;
 pub use reload::{LiveWebConfig, WebConfigState};
@@ -83,7 +83,7 @@ impl WebConfig {
         folder: &Path,
         files: &mut Vec<PathBuf>,
     ) -> Result<Self, Vec<Complaint>> {
-        let (document, refusals) = typed_in_part::<Document>(text)?;
+        let (document, refusals) = typed_in_part::<WebDocument>(text)?;
         let Some(mut document) = document else { return Err(refusals.into_complaints()) };
         let mut complaints = Complaints::default();
         // A part that is missing in a section may be missing because it was refused.

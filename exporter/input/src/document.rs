@@ -17,18 +17,18 @@ impl Document {
     /// Parses a text.
     ///
     /// # Errors
-    /// With its first error as a document.
+    /// With the first syntax error.
     pub fn parse(text: &str) -> Result<Self, Complaint> {
         outline::read(text).map(Self)
     }
 
-    /// Its value without what is refused, which is taken out of it; `None` when it is no such value without that.
+    /// Reads it as a `T`. Values that `T` refuses are removed from the document and returned; `None` if the rest is no `T` either.
     pub fn read<T: DeserializeOwned>(&mut self) -> (Option<T>, Refusals) {
         refusals::read(&mut self.0)
     }
 
-    /// A key of what was read as it is in the document, and the position of its value or of the innermost section of it that exists.
-    /// Items that are refused are not read, but count in the document.
+    /// Finds a key of the value that was read: its name in the document, where refused items count too, and the position of the innermost
+    /// part of it that exists.
     pub fn locate(&mut self, key: &str) -> (String, Option<Position>) {
         let (mut keys, mut position, mut node) = (Vec::new(), None, Some(&mut self.0));
         for part in key.split(['.', '[']) {
@@ -46,10 +46,10 @@ impl Document {
     }
 }
 
-/// Parses a text as far as its type goes.
+/// Reads a text as a `T`.
 ///
 /// # Errors
-/// With all errors of types in it, or with its first error as a document.
+/// With all values that `T` refuses, or with the first syntax error.
 pub fn typed<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Complaint>> {
     match typed_in_part(text)? {
         (Some(value), refusals) if refusals.is_empty() => Ok(value),
@@ -57,10 +57,10 @@ pub fn typed<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Complaint>> {
     }
 }
 
-/// Parses a text without what is refused; `None` when it is no such value without that.
+/// Reads a text as a `T`, without the values that `T` refuses; `None` if the rest is no `T` either.
 ///
 /// # Errors
-/// With its first error as a document.
+/// With the first syntax error.
 pub fn typed_in_part<T: DeserializeOwned>(
     text: &str,
 ) -> Result<(Option<T>, Refusals), Vec<Complaint>> {

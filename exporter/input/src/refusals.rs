@@ -32,7 +32,7 @@ impl Refusals {
         })
     }
 
-    /// The complaints about them.
+    /// A complaint for each refused value, and a last one where there may be more.
     #[must_use]
     pub fn into_complaints(self) -> Vec<Complaint> {
         let problem = format!("these are the first {MAX} errors; there may be more");

@@ -60,7 +60,7 @@ pub(crate) fn http(data: &[u8]) {
             let permits = Server::on(Vec::new(), limits).permits();
             let login = Login { hint: "no credentials".to_owned(), token_path: None };
             let path = "/metrics".parse().unwrap();
-            let routes = Routes::over(permits.clone(), Arc::new(EmptySource), path, login);
+            let routes = Routes::with_permits(permits.clone(), Arc::new(EmptySource), path, login);
             let access = (Arc::default(), Some(Token::of(TOKEN).unwrap()));
             let handler = Handler::new(routes, access, limits, permits);
             (runtime, Arc::new(handler))

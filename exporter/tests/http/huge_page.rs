@@ -41,7 +41,7 @@ impl Source for Huge {
 fn clients_that_do_not_take_their_huge_pages_keep_no_other_out() {
     let server = serve(Huge);
     let mut idle = Vec::new();
-    for _ in 0..Limits::default().scrapes {
+    for _ in 0..Limits::default().permits {
         let mut stream = connect(server.address);
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         // Its page is being sent.

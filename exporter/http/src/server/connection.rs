@@ -48,7 +48,7 @@ pub trait Respond: Send + Sync + 'static {
     ) -> impl Future<Output = Reply> + Send;
 }
 
-/// Serves connections.
+/// Serves connections. Public for fuzz targets; a [`Server`](super::Server) has its own.
 #[derive(Debug)]
 pub struct Handler<R> {
     routes: R,

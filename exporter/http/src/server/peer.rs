@@ -1,4 +1,4 @@
-//! The other end of a connection.
+//! Who sends a request.
 
 use std::net::IpAddr;
 

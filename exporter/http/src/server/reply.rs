@@ -15,7 +15,7 @@ pub const HTML: &str = "text/html; charset=utf-8";
 /// A response.
 pub type Reply = Response<Pieces>;
 
-/// A response with this body. JSON, which only clients with credentials get, is kept by nobody.
+/// A response with this body. JSON gets `Cache-Control: no-store`: only clients with credentials get it.
 pub fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Pieces>) -> Reply {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;

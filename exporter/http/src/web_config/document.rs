@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Document {
+pub(super) struct WebDocument {
     pub(super) tls_server_config: Option<TlsSection>,
     pub(super) http_server_config: HttpSection,
     pub(super) basic_auth_users: BTreeMap<String, String>,
