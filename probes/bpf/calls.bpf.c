@@ -4,11 +4,12 @@
  * The attach cookie carries the op and the link.
  *
  * These programs can be preempted anywhere, on fully preemptible kernels between any two instructions, and sched_switch
- * then runs on the very record in hand. That is safe because the fields are split by writer: off-CPU totals and
- * `intervals` are read here and never written, `depth` and `frames` are written here and never by the scheduler
- * programs. Totals and clock are read as one by retrying while `intervals` moves. No per-CPU scratch is used, and no
- * function has 64 bytes of BPF stack or more: kernels >= 6.13 put such frames on a per-CPU stack, which preemption
- * corrupts. The kernel rounds up to 16 and looks at each function alone, hence the functions that are not inlined. */
+ * then runs on the very record in hand. That is safe because the fields are split by writer: `struct thread` of
+ * `record.rs` lists those of these programs, and `.ci/check-writers` checks that. Off-CPU totals and `intervals` are
+ * read here, and written only for an interval whose end was not reported (`recover_missed_switch_in`). Totals and clock
+ * are read as one by retrying while `intervals` moves. No per-CPU scratch is used, and no function has 64 bytes of BPF
+ * stack or more: kernels >= 6.13 put such frames on a per-CPU stack, which preemption corrupts. The kernel rounds up to
+ * 16 and looks at each function alone, hence the functions that are not inlined. */
 
 /* Makes the calling thread, with or without a record, a dispatcher; false if it is not observed. */
 VERIFIED_ONCE int make_dispatcher(void)

@@ -226,6 +226,14 @@ VERIFIED_ONCE int note_node(struct thread *thread)
 	return 0;
 }
 
+/* A launch whose return is not seen is over when the thread next runs. A call program that this interrupts does not change
+ * the phase while there is such a launch: it begins by dropping it. */
+static __always_inline void end_unseen_launch(struct thread *thread)
+{
+	if (thread->phase == PHASE_LAUNCH && thread->depth && is_truncated(&thread->frames[0]))
+		*(volatile __u32 *)&thread->phase = PHASE_HOST;
+}
+
 static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
 {
 	struct thread *thread = tracked_thread(task, tgid);
@@ -241,9 +249,7 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
 		charge_interval(thread, task->pid, now);
 		thread->intervals++;
 	}
-	/* A launch whose return is not seen is over when the thread next runs. */
-	if (thread->phase == PHASE_LAUNCH && thread->depth && is_truncated(&thread->frames[0]))
-		*(volatile __u32 *)&thread->phase = PHASE_HOST;
+	end_unseen_launch(thread);
 	if (since && thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING, -now);
 	thread->off_since_ns = 0;

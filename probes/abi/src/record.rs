@@ -225,9 +225,12 @@ records! {
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
-    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `role`, `phase`, `moved_ns` and
-    /// `launched_ns`; the switch, waking and lock programs write the rest, so that a preempted call program and the switch that
-    /// preempts it never write one field.
+    /// A tracked thread, in task storage.
+    ///
+    /// The call programs write `account_since_ns`, `counted_link`, `counted_op`, `counted_return`, `counted_stack`, `depth`,
+    /// `frames`, `hist_key`, `hit_window`, `hits`, `kernel_hist_key`, `kernel_key`, `launched_ns`, `launched_turn`, `launches`,
+    /// `left`, `load`, `mode`, `modes`, `moved_ns`, `phase` and `role`. No program that may interrupt them writes these, and they
+    /// write no other field, except where `.ci/check-writers` says so: it derives this from `probes/bpf`.
     ThreadRecord as "thread" {
         proc_id: u32,
         tgid: u32,
@@ -245,7 +248,7 @@ records! {
         awake_ns: u64,
         /// Reason to charge when it returns, if it is not a wait for a CPU.
         off_reason: u32,
-        /// Phase of the outermost open call; written by the call programs.
+        /// Phase of the outermost open call.
         phase: u32,
         /// When the time account was opened; 0 for threads that have none.
         account_since_ns: u64,
