@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_probes::Options;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -55,7 +55,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let url = server.url().map(|url| format!("{url}{}", args.web.telemetry_path.as_str()));
     let daemon = Arc::new(Daemon::start(Options::default(), Arc::new(Config::without_budget()))?);
     until_found(&daemon);
-    let real = daemon.status().libraries.iter().filter(|l| l.verdict == Verdict::Attached).count();
+    let real =
+        daemon.status().libraries.iter().filter(|l| l.verdict == LibraryVerdict::Attached).count();
     let stand_in = if real == 0 || args.stand_in || plain {
         let scenario = args.scenario.unwrap_or(Scenario::Incident);
         let baseline = scenario.baseline(args.duration);

@@ -80,7 +80,7 @@ fn config(data: &[u8]) {
 
 /// A dcgm-exporter's page. What is accepted of it survives a round trip: no text breaks out of its label.
 fn dcgm_page(data: &[u8]) {
-    let written = |families: Vec<foreign::Family>| {
+    let written = |families: Vec<foreign::ForeignFamily>| {
         let families = families.into_iter().map(Arc::new).collect();
         let exported = Exported { foreign: families, ..Exported::default() };
         let [text, _, _] = Format::ALL.map(|format| format.encode(&exported));

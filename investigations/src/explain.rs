@@ -43,7 +43,7 @@ pub struct Incident {
     /// The other chains, the [worst first](Chain::worst_first); those of the victim in the filter before the others.
     pub others: Vec<Chain>,
     /// Begin and end of the chains, in the order of time.
-    pub timeline: Vec<Event>,
+    pub timeline: Vec<TimelineEntry>,
     /// Victims, by the time that their chains took, the longest first.
     pub processes: Vec<ProcessLoss>,
     /// The filter, with the begin of the period that is asked for.
@@ -59,7 +59,7 @@ pub struct Incident {
 
 /// One line of the timeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Event {
+pub struct TimelineEntry {
     /// Seconds since the Unix epoch.
     pub at: f64,
     /// The chain.
@@ -275,11 +275,11 @@ impl ProcessLoss {
 const WARM_UP: f64 = 8.0;
 
 /// `observed` is when the observation began.
-fn timeline(chains: &[Chain], observed: Option<f64>) -> Vec<Event> {
+fn timeline(chains: &[Chain], observed: Option<f64>) -> Vec<TimelineEntry> {
     let mut events = Vec::with_capacity(chains.len() * 3);
     for chain in chains {
         let Chain { id, cause, effect, victim, severity, .. } = chain;
-        let event = |at, what| Event { at, chain_id: id.clone(), what };
+        let event = |at, what| TimelineEntry { at, chain_id: id.clone(), what };
         let whose = format!("{cause} -> {effect} of {} ({})", victim.comm, victim.pid);
         let last = chain.last_severity();
         let is_first = observed.is_some_and(|at| (0.0..WARM_UP).contains(&(chain.first_seen - at)));

@@ -57,7 +57,7 @@ impl fmt::Display for Fix<'_> {
 
 /// Initial state of a chain's path, which a reader can open. A ticket shows it at once, since tickets are printed, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Details {
+pub enum PathDetails {
     /// Shown.
     Open,
     /// Hidden until a reader opens it.
@@ -96,7 +96,7 @@ pub fn chain(
     out: &mut dyn Write,
     chain: &Chain,
     periods: Periods,
-    evidence: Details,
+    evidence: PathDetails,
 ) -> fmt::Result {
     let Chain { cause, effect, victim, .. } = chain;
     let (id, severity) = (Text(&chain.id), chain.severity_in(periods.severity));
@@ -137,10 +137,10 @@ pub fn chain(
 }
 
 /// Path and evidence. The numbers are for those who doubt the rest: a reader opens them.
-fn details(out: &mut dyn Write, chain: &Chain, path: Details) -> fmt::Result {
+fn details(out: &mut dyn Write, chain: &Chain, path: PathDetails) -> fmt::Result {
     let id = Text(&chain.id);
     if !chain.path.is_empty() {
-        let open = if path == Details::Open { " open" } else { "" };
+        let open = if path == PathDetails::Open { " open" } else { "" };
         writeln!(out, "<details id=\"path-{id}\"{open}><summary>Path</summary>\n<ol>")?;
         for step in &chain.path {
             let (from, to, mechanism) = (Text(&step.from), Text(&step.to), Text(&step.mechanism));
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn nothing_of_a_chain_is_markup() {
         let mut html = String::new();
-        chain(&mut html, &hostile(), Periods::ALWAYS, Details::Open).unwrap();
+        chain(&mut html, &hostile(), Periods::ALWAYS, PathDetails::Open).unwrap();
         assert!(!html.contains("<script"), "{html}");
         assert!(!html.contains('\u{202e}'), "{html}");
         // Quotes are those of attributes: an even number in each tag.
@@ -252,7 +252,7 @@ mod tests {
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
         plain.losses = vec![Loss { pid: Some(9), comm: "fluent-bit".into(), seconds: 1.25 }];
         plain.fix = "Move it. Run: `taskset -cp 1 9 | cat`.".into();
-        chain(&mut html, &plain, Periods::ALWAYS, Details::Closed).unwrap();
+        chain(&mut html, &plain, Periods::ALWAYS, PathDetails::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
             "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",

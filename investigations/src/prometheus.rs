@@ -19,7 +19,7 @@ const MAX_REASON: usize = 300;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum QueryError {
+pub enum PrometheusError {
     /// It took too long.
     #[error("{0} did not answer within {1:?}")]
     Silent(Address, Duration),
@@ -97,7 +97,7 @@ impl Prometheus {
     ///
     /// # Errors
     /// When there is no complete answer.
-    pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, QueryError> {
+    pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, PrometheusError> {
         self.query_within(expression, MAX_ANSWER).await
     }
 
@@ -109,7 +109,7 @@ impl Prometheus {
         &self,
         expression: &str,
         most: usize,
-    ) -> Result<Vec<Sample>, QueryError> {
+    ) -> Result<Vec<Sample>, PrometheusError> {
         let path = format!("/api/v1/query?query={}&timeout=10s", encoded(expression));
         Ok(self.data::<Data>(&path, most).await?.result)
     }
@@ -122,22 +122,22 @@ impl Prometheus {
         &self,
         path: &str,
         most: usize,
-    ) -> Result<T, QueryError> {
+    ) -> Result<T, PrometheusError> {
         let address = self.address();
         let path = format!("{}{path}", address.path().trim_end_matches('/'));
         let answer = timeout(self.timeout, self.client.get(&path, "application/json", most)).await;
         let answer = answer
-            .map_err(|_| QueryError::Silent(address.clone(), self.timeout))?
-            .map_err(|error| QueryError::Broken(address.clone(), error))?;
+            .map_err(|_| PrometheusError::Silent(address.clone(), self.timeout))?
+            .map_err(|error| PrometheusError::Broken(address.clone(), error))?;
         if !answer.status.is_success() {
             let said: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
             let why = match said.error.is_empty() {
                 true => answer.status.canonical_reason().unwrap_or_default().to_owned(),
                 false => said.error.chars().take(MAX_REASON).collect(),
             };
-            return Err(QueryError::Refused(address.clone(), answer.status.as_u16(), why));
+            return Err(PrometheusError::Refused(address.clone(), answer.status.as_u16(), why));
         }
-        data(&answer.body).map_err(|error| QueryError::Foreign(address.clone(), error))
+        data(&answer.body).map_err(|error| PrometheusError::Foreign(address.clone(), error))
     }
 }
 

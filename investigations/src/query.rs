@@ -24,16 +24,16 @@ use crate::recording::{self, RecordingError};
 pub use live::{Tables, tables};
 pub use render::{csv, jsonl, table, tsv};
 
-/// Limits of a query.
+/// QueryLimits of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct QueryLimits {
     /// From its start to the last row.
     pub time: Duration,
     /// Rows returned; there may be more.
     pub rows: usize,
 }
 
-impl Default for Limits {
+impl Default for QueryLimits {
     fn default() -> Self {
         Self { time: Duration::from_secs(10), rows: 1000 }
     }
@@ -121,7 +121,7 @@ pub enum QueryError {
 ///
 /// # Errors
 /// When the file cannot be read, the statement does not only read, or a limit other than that of rows is exceeded.
-pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
+pub fn query(path: &Path, sql: &str, limits: &QueryLimits) -> Result<Answer, QueryError> {
     query_until(path, sql, limits, &Arc::default())
 }
 
@@ -132,7 +132,7 @@ pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryErr
 pub fn query_until(
     path: &Path,
     sql: &str,
-    limits: &Limits,
+    limits: &QueryLimits,
     stopped: &Arc<AtomicBool>,
 ) -> Result<Answer, QueryError> {
     check(sql)?;
@@ -158,7 +158,7 @@ fn run(
     connection: &mut Connection,
     path: &Path,
     sql: &str,
-    limits: &Limits,
+    limits: &QueryLimits,
     stopped: &Arc<AtomicBool>,
 ) -> Result<Answer, QueryError> {
     let failed = |stop| match stopped.load(Ordering::Relaxed) {
@@ -173,7 +173,7 @@ fn run(
 /// Sets the limits and the authorizer.
 fn confine(
     connection: &mut Connection,
-    limits: &Limits,
+    limits: &QueryLimits,
     stopped: &Arc<AtomicBool>,
 ) -> rusqlite::Result<()> {
     // Applies to the whole process, and can only be lowered.
@@ -221,7 +221,7 @@ impl From<rusqlite::Error> for Stop {
     }
 }
 
-fn answer(connection: &Connection, sql: &str, limits: &Limits) -> Result<Answer, Stop> {
+fn answer(connection: &Connection, sql: &str, limits: &QueryLimits) -> Result<Answer, Stop> {
     let mut statement = connection.prepare(sql)?;
     if !statement.readonly() {
         return Err(Stop::Writes);

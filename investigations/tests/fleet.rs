@@ -128,7 +128,7 @@ async fn a_node_that_calls_itself_as_another_would_be_called_is_not_counted_as_t
     assert_eq!(names, expected);
     let sql = "SELECT count(DISTINCT node) FROM nodes";
     let (tables, _) = tables(sql, &nodes, Limits::default()).await.unwrap();
-    let answer = tables.query(&query::Limits::default()).unwrap();
+    let answer = tables.query(&query::QueryLimits::default()).unwrap();
     assert_eq!(serde_json::to_value(&answer.rows[0]).unwrap(), serde_json::json!([3]));
 }
 

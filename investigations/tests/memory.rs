@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::any_format::open;
-use gpucause_investigations::query::{Limits, QueryError, query};
+use gpucause_investigations::query::{QueryError, QueryLimits, query};
 use gpucause_investigations::recording::{Filter, RecordingError};
 use gpucause_investigations::trace::{NewEvent, NewKind, Start, Writer};
 use rusqlite::Connection;
@@ -45,6 +45,6 @@ fn a_file_that_there_is_no_memory_to_read_is_not_called_damaged() {
     assert!(matches!(refused, RecordingError::Busy(..)), "{refused}");
     let refused = open(&path).unwrap_err();
     assert!(matches!(refused, RecordingError::Busy(..)), "{refused}");
-    let refused = query(&path, "SELECT count(*) FROM events", &Limits::default()).unwrap_err();
+    let refused = query(&path, "SELECT count(*) FROM events", &QueryLimits::default()).unwrap_err();
     assert!(matches!(refused, QueryError::TooLarge(..)), "{refused}");
 }

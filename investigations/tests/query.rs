@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use gpucause_investigations::any_format::open;
 use gpucause_investigations::query::{
-    Answer, Limits, QueryError, Value, csv, jsonl, query, table, tsv,
+    Answer, QueryError, QueryLimits, Value, csv, jsonl, query, table, tsv,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -31,7 +31,7 @@ fn trace(journal: &str) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-const SOON: Limits = Limits { time: Duration::from_secs(2), rows: 1000 };
+const SOON: QueryLimits = QueryLimits { time: Duration::from_secs(2), rows: 1000 };
 
 fn ask(path: &Path, sql: &str) -> Result<Answer, QueryError> {
     query(path, sql, &SOON)
@@ -223,7 +223,7 @@ fn a_hundred_hostile_statements_get_an_error_and_change_nothing() {
         let statements = hostile(folder.path());
         assert!(statements.len() >= 100, "{}", statements.len());
         for sql in statements {
-            let limits = Limits { time: Duration::from_millis(300), rows: 1000 };
+            let limits = QueryLimits { time: Duration::from_millis(300), rows: 1000 };
             let start = Instant::now();
             let answer = query(&path, &sql, &limits);
             let start_of = sql.chars().take(80).collect::<String>();

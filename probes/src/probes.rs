@@ -32,7 +32,7 @@ use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
 use crate::samples::{ClockEvents, Sampler};
 use crate::stop::StopSignal;
 use crate::thread_records::{CallTotals, RecordWatch, ThreadRecords};
-use crate::verdict::{ProgramStatus, Verdict};
+use crate::verdict::{ProgramStatus, ProgramVerdict};
 
 /// The probes could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -228,8 +228,8 @@ impl Probes {
         if statuses.iter().any(|own| own.program == sampler.program) {
             return statuses;
         }
-        if !enabled && sampler.verdict == Verdict::Attached {
-            sampler.verdict = Verdict::Disabled;
+        if !enabled && sampler.verdict == ProgramVerdict::Attached {
+            sampler.verdict = ProgramVerdict::Disabled;
         }
         statuses.push(sampler);
         statuses

@@ -17,7 +17,7 @@ use crate::feature::{AttachMode, Features, Tracepoints, kernel_types};
 use crate::load_error::LoadError;
 use crate::op_table;
 use crate::recorder::{RecorderSupport, RingSize};
-use crate::verdict::{ProgramStatus, Verdict};
+use crate::verdict::{ProgramStatus, ProgramVerdict};
 
 mod host;
 mod task_storage;
@@ -159,8 +159,8 @@ impl Programs {
     pub(crate) fn detach_host_programs(&self) {
         self.links.lock().clear();
         for status in self.statuses.lock().iter_mut() {
-            if status.verdict == Verdict::Attached {
-                status.verdict = Verdict::Disabled;
+            if status.verdict == ProgramVerdict::Attached {
+                status.verdict = ProgramVerdict::Disabled;
             }
         }
     }
@@ -193,17 +193,17 @@ impl Programs {
             let verdict = match program.attach() {
                 Ok(link) if name == REPORTS => {
                     iterators.reports = Some(link);
-                    Verdict::Attached
+                    ProgramVerdict::Attached
                 }
                 Ok(link) if name == ADOPTS => {
                     iterators.adopts = Some(link);
-                    Verdict::Attached
+                    ProgramVerdict::Attached
                 }
                 Ok(link) => {
                     links.push(link);
-                    Verdict::Attached
+                    ProgramVerdict::Attached
                 }
-                Err(error) => Verdict::Broken(format!("{error:#}")),
+                Err(error) => ProgramVerdict::Broken(format!("{error:#}")),
             };
             if let Some(reason) = verdict.reason() {
                 tracing::error!(
@@ -254,7 +254,7 @@ fn load_with_recorder(
     let Some(size) = options.recorder else {
         return Ok((load_best(options, mode, kernel)?, RecorderSupport::None));
     };
-    let is_broken = |status: &ProgramStatus| matches!(status.verdict, Verdict::Broken(_));
+    let is_broken = |status: &ProgramStatus| matches!(status.verdict, ProgramVerdict::Broken(_));
     let reason = match load_best(options, mode, kernel) {
         Ok(loaded) if loaded.1 == mode && !loaded.2.iter().any(is_broken) => {
             return Ok((loaded, RecorderSupport::Slots(size.slots())));
@@ -352,7 +352,7 @@ fn load_without_refused(
                     reason,
                     "the kernel rejected a program; its metrics are missing"
                 );
-                refused.push(ProgramStatus { program, verdict: Verdict::Broken(reason) });
+                refused.push(ProgramStatus { program, verdict: ProgramVerdict::Broken(reason) });
             }
             None => return Err(refusal("loaded", source)),
         }

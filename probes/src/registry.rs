@@ -34,7 +34,7 @@ use file::FileVersion;
 use ignored::{IgnoredFiles, Report};
 use launch_users::LimitedUsers;
 pub(crate) use launch_users::Removed;
-pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
+pub use status::{LibraryStatus, LibraryVerdict, Limits, RegistryCounts};
 use write_watch::{Write, WriteWatch};
 
 /// How long an unmapped file keeps its probes (and its mount busy) while processes live that mapped it.
@@ -194,10 +194,10 @@ impl<A: Attach> Registry<A> {
             Ok(image) if image.sites.is_empty() => Err((without_sites(&image), image)),
             Ok(image) if !self.is_below_limit(version.owner) => {
                 self.counts.over_limit += 1;
-                Err((Verdict::OverLimit, image))
+                Err((LibraryVerdict::OverLimit, image))
             }
             Ok(image) => Ok(image),
-            Err(error) => Err((Verdict::Broken(error.to_string()), LibraryImage::default())),
+            Err(error) => Err((LibraryVerdict::Broken(error.to_string()), LibraryImage::default())),
         };
         if let Some(functions) = image.as_ref().ok().filter(|image| !image.misplaced.is_empty()) {
             let functions = &functions.misplaced;
@@ -245,7 +245,8 @@ impl<A: Attach> Registry<A> {
 
     /// Remembers that a file gets no probes. Ordinary programs without traced functions are not reported.
     fn ignore(&mut self, id: FileId, version: FileVersion, kind: Candidate, report: Report) {
-        let ordinary = matches!(report.verdict, Verdict::NoSymbols | Verdict::Broken(_));
+        let ordinary =
+            matches!(report.verdict, LibraryVerdict::NoSymbols | LibraryVerdict::Broken(_));
         let report = (kind == Candidate::Library || !ordinary).then_some(report);
         if let Some(Report { path, verdict, .. }) = &report {
             tracing::warn!(path = %path.display(), %verdict, "library ignored");
@@ -382,7 +383,7 @@ impl<A: Attach> Registry<A> {
                 return self.attach(id, attached, seen_at);
             }
             Ok(image) => (without_sites(&image), image.left_out),
-            Err(error) => (Verdict::Broken(error.to_string()), Vec::new()),
+            Err(error) => (LibraryVerdict::Broken(error.to_string()), Vec::new()),
         };
         self.generation += 1;
         self.unwatch(id);
@@ -454,8 +455,8 @@ impl<A: Attach> Registry<A> {
             slow: attached.image.slow_sites().map(|site| site.symbol.clone()).collect(),
             left_out: attached.image.left_out.clone(),
             verdict: match &attached.state {
-                Ok(_) => Verdict::Attached,
-                Err(reason) => Verdict::Refused(reason.clone()),
+                Ok(_) => LibraryVerdict::Attached,
+                Err(reason) => LibraryVerdict::Refused(reason.clone()),
             },
             gap: attached.gap,
             max_gap: attached.max_gap,
@@ -476,8 +477,12 @@ impl<A: Attach> Registry<A> {
 }
 
 /// Why a file without a function to probe has none.
-fn without_sites(image: &LibraryImage) -> Verdict {
-    if image.left_out.is_empty() { Verdict::NoSymbols } else { Verdict::SingleStepped }
+fn without_sites(image: &LibraryImage) -> LibraryVerdict {
+    if image.left_out.is_empty() {
+        LibraryVerdict::NoSymbols
+    } else {
+        LibraryVerdict::SingleStepped
+    }
 }
 
 fn monotonic_now() -> Option<Nanos> {

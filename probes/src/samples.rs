@@ -18,7 +18,7 @@ use crate::batch;
 use crate::online_cpus::online_cpus;
 use crate::perf_event::{EventAttr, open_on_cpu};
 use crate::program::{Programs, SAMPLES_BY_EVENTS, SAMPLES_BY_TIMERS, SAMPLES_TRACEPOINT};
-use crate::verdict::{ProgramStatus, Verdict};
+use crate::verdict::{ProgramStatus, ProgramVerdict};
 
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 // Bits of `flags`, in the order of the C bit field.
@@ -146,7 +146,7 @@ impl Sampler {
     pub(crate) fn new(programs: &Arc<Programs>, events: ClockEvents) -> Self {
         let program = events.program();
         let (verdict, parts) = match Parts::open(programs, events) {
-            Ok(parts) => (Verdict::Attached, Some(parts)),
+            Ok(parts) => (ProgramVerdict::Attached, Some(parts)),
             Err(error) => {
                 let unsupported =
                     program == SAMPLES_BY_TIMERS && !programs.has_tracepoint(SAMPLES_TRACEPOINT);
@@ -155,7 +155,8 @@ impl Sampler {
                     false => error.to_string(),
                 };
                 tracing::warn!(reason, "stacks are not sampled: chains name no functions");
-                let refused = if unsupported { Verdict::Unsupported } else { Verdict::Broken };
+                let refused =
+                    if unsupported { ProgramVerdict::Unsupported } else { ProgramVerdict::Broken };
                 (refused(reason), None)
             }
         };

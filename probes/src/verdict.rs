@@ -2,7 +2,7 @@
 
 /// The outcome for a program or library. Only `Broken` is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProgramVerdict {
     /// Attached.
     Attached,
     /// Not requested.
@@ -13,7 +13,7 @@ pub enum Verdict {
     Broken(String),
 }
 
-impl Verdict {
+impl ProgramVerdict {
     /// The label value on metrics.
     pub fn label(&self) -> &'static str {
         match self {
@@ -39,5 +39,5 @@ pub struct ProgramStatus {
     /// Name of the program, such as `sched_switch`.
     pub program: &'static str,
     /// Its outcome.
-    pub verdict: Verdict,
+    pub verdict: ProgramVerdict,
 }

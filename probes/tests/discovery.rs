@@ -29,7 +29,7 @@ use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
 use gpucause_probes::Options;
 use gpucause_probes::elf::read_program;
 use gpucause_probes::feature::AttachMode;
-use gpucause_probes::registry::{LibraryStatus, Verdict};
+use gpucause_probes::registry::{LibraryStatus, LibraryVerdict};
 use support::built::built;
 use support::caller::{Caller, build_caller};
 use support::daemon::{Daemon, SOON, eventually};
@@ -97,7 +97,7 @@ fn a_library_in_memory_without_a_file_is_observed() {
     eventually(SOON, "probes on memory", || {
         let libraries = daemon.probes.status().libraries;
         let attached = |library: &LibraryStatus| {
-            library.path == Path::new(&in_memory) && library.verdict == Verdict::Attached
+            library.path == Path::new(&in_memory) && library.verdict == LibraryVerdict::Attached
         };
         libraries.iter().any(attached).then_some(())
     });
@@ -226,7 +226,7 @@ fn a_library_that_is_already_deleted_is_counted() {
     fs::remove_file(&fixture.library).unwrap();
     let daemon = Daemon::start();
     let library = daemon.library_of(&mapped).expect("attached by the first scan");
-    assert_eq!((library.verdict, library.path), (Verdict::Attached, fixture.library));
+    assert_eq!((library.verdict, library.path), (LibraryVerdict::Attached, fixture.library));
     assert_counted(&daemon, &mut caller);
 }
 
@@ -272,7 +272,7 @@ fn a_library_overwritten_in_place_is_detached_and_reattached() {
     let written = Instant::now();
     let mut writer = fs::OpenOptions::new().write(true).open(&fixture.library).unwrap();
     writer.write_all(&fs::read(&another).unwrap()).unwrap();
-    let is_attached = |library: LibraryStatus| library.verdict == Verdict::Attached;
+    let is_attached = |library: LibraryStatus| library.verdict == LibraryVerdict::Attached;
     let detached = || (!daemon.library(&fixture.library).is_some_and(is_attached)).then_some(());
     eventually(SOON, "the detach", detached);
     println!("detached {} ms after the first write", written.elapsed().as_millis());
@@ -413,7 +413,7 @@ fn a_truncated_library_is_reported_and_harms_nothing_else() {
         bad.request(&format!("map {}", broken.display()));
         let verdict = daemon.await_library(&broken).verdict;
         assert!(
-            matches!(&verdict, Verdict::Broken(why) if why.contains("truncated")),
+            matches!(&verdict, LibraryVerdict::Broken(why) if why.contains("truncated")),
             "{verdict:?}"
         );
         assert_counted(&daemon, &mut good);
@@ -426,7 +426,7 @@ fn a_library_of_that_name_without_cuda_functions_is_reported() {
     let daemon = Daemon::start();
     let _subject = fixture.user();
     let library = daemon.await_library(&fixture.library);
-    assert_eq!((library.verdict, library.sites), (Verdict::NoSymbols, 0));
+    assert_eq!((library.verdict, library.sites), (LibraryVerdict::NoSymbols, 0));
 }
 
 #[test]

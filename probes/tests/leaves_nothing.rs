@@ -22,7 +22,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use support::built::built;
@@ -135,7 +135,7 @@ fn the_probes_of_many_files_are_gone_within_two_seconds() {
     }
     let attached = || {
         let libraries = daemon.probes.status().libraries;
-        libraries.iter().filter(|library| library.verdict == Verdict::Attached).count()
+        libraries.iter().filter(|library| library.verdict == LibraryVerdict::Attached).count()
     };
     eventually(3 * SOON, "probes on all files", || (attached() >= FILES as usize).then_some(()));
     let (done, made) = (AtomicBool::new(false), AtomicU64::new(0));

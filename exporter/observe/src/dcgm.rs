@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpucause_http::client::{Client, TrustError};
-use gpucause_page::foreign::{Family, PREFIX, Sample};
+use gpucause_page::foreign::{ForeignFamily, ForeignSample, PREFIX};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::MissedTickBehavior;
 
@@ -29,7 +29,7 @@ pub const UTILIZATION_FIELDS: [&str; 2] = ["FI_DEV_GPU_UTIL", "FI_DEV_GPU_UTIL_R
 
 /// State of the upstream page.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct UpstreamState {
     /// True if the last fetch succeeded.
     pub up: bool,
     /// Age of the exported page; `None` while there is none.
@@ -50,7 +50,7 @@ pub struct Upstream {
 
 #[derive(Debug, Default)]
 struct Cached {
-    page: Option<(Vec<Arc<Family>>, Instant)>,
+    page: Option<(Vec<Arc<ForeignFamily>>, Instant)>,
     health: Health,
     failures: [u64; REASONS.len()],
 }
@@ -104,11 +104,11 @@ impl Upstream {
 
     /// DCGM's metrics, and their state.
     #[must_use]
-    pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, State) {
+    pub fn view(&self, now: Instant) -> (Vec<Arc<ForeignFamily>>, UpstreamState) {
         let cached = self.cached();
         let page = cached.page.as_ref().filter(|(_, at)| !self.is_stale(*at, now));
         let families = page.map(|(families, _)| families.clone()).unwrap_or_default();
-        let state = State {
+        let state = UpstreamState {
             up: cached.health == Health::Good,
             age: page.map(|(_, at)| now.saturating_duration_since(*at)),
             has_utilization: page.map(|_| families.iter().any(|family| is_utilization(family))),
@@ -122,7 +122,7 @@ impl Upstream {
         now.saturating_duration_since(at) > self.interval * STALE_AFTER
     }
 
-    fn record(&self, fetched: Result<Vec<Family>, FetchError>, now: Instant) {
+    fn record(&self, fetched: Result<Vec<ForeignFamily>, FetchError>, now: Instant) {
         let mut cached = self.cached();
         let previous = cached.health;
         let url = self.client.address();
@@ -168,13 +168,13 @@ impl Upstream {
     }
 }
 
-fn is_utilization(family: &Family) -> bool {
+fn is_utilization(family: &ForeignFamily) -> bool {
     let field = family.name.strip_prefix(PREFIX);
     field.is_some_and(|field| UTILIZATION_FIELDS.contains(&field)) && !family.samples.is_empty()
 }
 
 /// The throttle reasons of each GPU by UUID; `None` if the page has none.
-pub fn clock_reasons(families: &[Arc<Family>]) -> impl Iterator<Item = (&str, Option<u64>)> {
+pub fn clock_reasons(families: &[Arc<ForeignFamily>]) -> impl Iterator<Item = (&str, Option<u64>)> {
     let gpus = families.iter().flat_map(|family| &family.samples).filter_map(uuid);
     let reasons = families.iter().filter(|family| {
         family.name.strip_prefix(PREFIX).is_some_and(|field| REASON_FIELDS.contains(&field))
@@ -191,7 +191,7 @@ pub fn clock_reasons(families: &[Arc<Family>]) -> impl Iterator<Item = (&str, Op
     gpus.map(|uuid| (uuid, None)).chain(known)
 }
 
-fn uuid(sample: &Sample) -> Option<&str> {
+fn uuid(sample: &ForeignSample) -> Option<&str> {
     let label = sample.labels.iter().find(|(key, _)| matches!(&**key, "UUID" | "uuid"));
     label.map(|(_, uuid)| &**uuid).filter(|uuid| !uuid.is_empty())
 }

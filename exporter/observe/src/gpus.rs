@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpucause_page::foreign::Family;
+use gpucause_page::foreign::ForeignFamily;
 use parking_lot::Mutex;
 
 use crate::clock_watch::{ClockWatch, holds_clock_down};
@@ -23,11 +23,11 @@ pub struct Gpus {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// How the upstream page does, where there is to be one.
-    pub dcgm: Option<dcgm::State>,
+    pub dcgm: Option<dcgm::UpstreamState>,
     /// How the driver does, where it is asked.
-    pub nvml: Option<nvml::State>,
+    pub nvml: Option<nvml::NvmlState>,
     /// Metrics under DCGM's names.
-    pub families: Vec<Arc<Family>>,
+    pub families: Vec<Arc<ForeignFamily>>,
     /// Which process uses which GPUs.
     pub gpus_by_pid: Arc<GpusByPid>,
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpucause_page::foreign::Family;
+use gpucause_page::foreign::ForeignFamily;
 use gpucause_probes::nvml::{Gpu, Library, OpenError};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -58,7 +58,7 @@ impl Verdict {
 
 /// The library, and the state of the driver.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct State {
+pub struct NvmlState {
     /// The library, as configured.
     pub library: String,
     /// State of the driver.
@@ -89,7 +89,7 @@ struct Known {
 
 #[derive(Debug)]
 struct Sample {
-    families: Vec<Arc<Family>>,
+    families: Vec<Arc<ForeignFamily>>,
     gpus_by_pid: Arc<GpusByPid>,
     at: Instant,
 }
@@ -112,7 +112,7 @@ impl Nvml {
 
     /// The last sample, and the state.
     #[must_use]
-    pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, Arc<GpusByPid>, State) {
+    pub fn view(&self, now: Instant) -> (Vec<Arc<ForeignFamily>>, Arc<GpusByPid>, NvmlState) {
         let mut known = self.known();
         let age = known.sample.as_ref().map(|sample| now.saturating_duration_since(sample.at));
         let silent = age.is_some_and(|age| age > STALE_AFTER);
@@ -127,7 +127,7 @@ impl Nvml {
             }
         }
         let fresh = known.sample.as_ref().filter(|_| !silent);
-        let state = State {
+        let state = NvmlState {
             library: self.library.to_string_lossy().into_owned(),
             verdict: if silent { Verdict::Silent } else { known.verdict },
             age: age.filter(|_| !silent),

@@ -2,9 +2,9 @@
 
 use gpucause_engine::observation::{ObservationState, Period, State};
 use gpucause_probes::Status;
-use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::registry::{LibraryStatus, LibraryVerdict};
 use gpucause_probes::thread_records::ThreadRecords;
-use gpucause_probes::verdict::Verdict;
+use gpucause_probes::verdict::ProgramVerdict;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::{WallClock, monotonic_now};
@@ -159,7 +159,7 @@ fn sentences(obstacles: &[Obstacle]) -> String {
 
 /// Returns true if no probe works, neither in the kernel nor in a library.
 fn is_all_broken(status: &Status) -> bool {
-    let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
+    let broken = |verdict: &ProgramVerdict| matches!(verdict, ProgramVerdict::Broken(_));
     let refused = |verdict: &LibraryVerdict| matches!(verdict, LibraryVerdict::Refused(_));
     status.programs.iter().all(|program| broken(&program.verdict))
         && status.libraries.iter().all(|library| refused(&library.verdict))
@@ -168,8 +168,12 @@ fn is_all_broken(status: &Status) -> bool {
 /// Probes that should be attached and are not.
 fn missing(status: &Status) -> Vec<String> {
     let programs = status.programs.iter().filter_map(|program| match &program.verdict {
-        Verdict::Broken(_) => Some(format!("{} ({})", program.program, program.verdict.label())),
-        Verdict::Attached | Verdict::Disabled | Verdict::Unsupported(_) => None,
+        ProgramVerdict::Broken(_) => {
+            Some(format!("{} ({})", program.program, program.verdict.label()))
+        }
+        ProgramVerdict::Attached | ProgramVerdict::Disabled | ProgramVerdict::Unsupported(_) => {
+            None
+        }
     });
     let libraries = status.libraries.iter().filter_map(|library| match &library.verdict {
         LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) | LibraryVerdict::OverLimit => {
@@ -213,7 +217,10 @@ mod tests {
             step_cost: None,
             hit_cost: None,
             mode: AttachMode::Session,
-            programs: vec![ProgramStatus { program: "sched_switch", verdict: Verdict::Attached }],
+            programs: vec![ProgramStatus {
+                program: "sched_switch",
+                verdict: ProgramVerdict::Attached,
+            }],
             thread_records: ThreadRecords::Granted,
             libraries: vec![library],
             discovery: DiscoveryStatus { scans: 1, ..DiscoveryStatus::default() },
@@ -237,7 +244,7 @@ mod tests {
         let disabled = |reason: &str| (State::Disabled, Some(0.0), reason.to_owned());
         assert_eq!(evaluated(|status| status.enabled = false), disabled(BY_SIGNAL));
         assert_eq!(evaluated(|status| status.discovery.scans = 0), disabled(Period::STARTING));
-        let broken = || Verdict::Broken("no BTF".into());
+        let broken = || ProgramVerdict::Broken("no BTF".into());
         let no_probe = evaluated(|status| {
             status.programs[0].verdict = broken();
             status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());

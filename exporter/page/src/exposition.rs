@@ -14,7 +14,7 @@ mod line;
 mod page;
 
 use crate::family::{Exported, Family, Sample, Sink, Value};
-use crate::foreign::Family as ForeignFamily;
+use crate::foreign::ForeignFamily;
 use crate::metric::Level;
 use bucket_bounds::BOUNDS;
 pub use classic_buckets::ClassicBuckets;

@@ -129,7 +129,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// As [`own`](Self::own).
-    fn foreign(&mut self, families: &[Arc<foreign::Family>]) -> io::Result<()>;
+    fn foreign(&mut self, families: &[Arc<foreign::ForeignFamily>]) -> io::Result<()>;
 }
 
 /// All families of a page.
@@ -138,7 +138,7 @@ pub struct Exported {
     /// Families of gpucause.
     pub own: Vec<Family>,
     /// Families of DCGM, which follow.
-    pub foreign: Vec<Arc<foreign::Family>>,
+    pub foreign: Vec<Arc<foreign::ForeignFamily>>,
 }
 
 impl From<Vec<Family>> for Exported {
@@ -153,7 +153,7 @@ impl Sink for Exported {
         Ok(())
     }
 
-    fn foreign(&mut self, families: &[Arc<foreign::Family>]) -> io::Result<()> {
+    fn foreign(&mut self, families: &[Arc<foreign::ForeignFamily>]) -> io::Result<()> {
         self.foreign.extend_from_slice(families);
         Ok(())
     }

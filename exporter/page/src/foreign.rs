@@ -8,7 +8,7 @@ pub const PREFIX: &str = "DCGM_";
 
 /// The kind of value that a foreign metric says to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ForeignKind {
     /// Only grows. Its name need not end in `_total`.
     Counter,
     /// A value at a moment.
@@ -17,7 +17,7 @@ pub enum Kind {
     Untyped,
 }
 
-impl Kind {
+impl ForeignKind {
     /// The word on `# TYPE` lines of the text format.
     #[must_use]
     pub const fn text_name(self) -> &'static str {
@@ -44,7 +44,7 @@ pub type Labels = Box<[(Arc<str>, Arc<str>)]>;
 
 /// One series.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct ForeignSample {
     /// Its labels.
     pub labels: Labels,
     /// Its value.
@@ -53,13 +53,13 @@ pub struct Sample {
 
 /// A metric and its samples.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Family {
+pub struct ForeignFamily {
     /// The name, as queries use it: [`PREFIX`], then letters, digits and `_`.
     pub name: Arc<str>,
     /// Help text; empty where there is none.
     pub help: Arc<str>,
     /// The kind of value.
-    pub kind: Kind,
+    pub kind: ForeignKind,
     /// The series; no two have the same labels.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<ForeignSample>,
 }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::registry::{LibraryStatus, LibraryVerdict};
 use gpucause_probes::thread_records::ThreadRecords;
-use gpucause_probes::verdict::Verdict;
+use gpucause_probes::verdict::ProgramVerdict;
 use gpucause_probes::{Options, Probes, Status};
 
 use super::{Point, State, installed};
@@ -28,13 +28,13 @@ pub(super) fn report(options: Options) -> Vec<Point> {
     let mut attached = 0u32;
     for program in &status.programs {
         let (state, detail) = match &program.verdict {
-            Verdict::Attached => {
+            ProgramVerdict::Attached => {
                 attached += 1;
                 continue;
             }
-            Verdict::Disabled => (State::Disabled, "not requested".to_owned()),
-            Verdict::Unsupported(reason) => (State::Unsupported, reason.clone()),
-            Verdict::Broken(reason) => (State::Failed, reason.clone()),
+            ProgramVerdict::Disabled => (State::Disabled, "not requested".to_owned()),
+            ProgramVerdict::Unsupported(reason) => (State::Unsupported, reason.clone()),
+            ProgramVerdict::Broken(reason) => (State::Failed, reason.clone()),
         };
         points.push(Point::new(state, format!("program {}", program.program), detail));
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use gpucause_investigations::prometheus::{Prometheus, QueryError};
+use gpucause_investigations::prometheus::{Prometheus, PrometheusError};
 
 use super::prometheus::{RULES, Rules};
 use super::{Point, State};
@@ -45,7 +45,7 @@ pub(super) fn peers(settings: &PeersSettings) -> Option<Point> {
     let prometheus = Prometheus::new(client).with_timeout(TIMEOUT);
     let missing = match block_on(missing_rules(&prometheus)) {
         Ok(Ok(missing)) => missing,
-        Ok(Err(error @ QueryError::Refused(_, 401 | 403, _))) => {
+        Ok(Err(error @ PrometheusError::Refused(_, 401 | 403, _))) => {
             let login = "check the user in peers.url, and peers.password_file";
             return Some(Point::failed(PEERS, &error.to_string()).advise(login));
         }
@@ -67,7 +67,9 @@ pub(super) fn peers(settings: &PeersSettings) -> Option<Point> {
 
 /// Returns the missing rules among those whose series are asked for; `None` where they are unknown. A rule that has series exists, also
 /// where another program evaluates rules.
-async fn missing_rules(prometheus: &Prometheus) -> Result<Option<Vec<&'static str>>, QueryError> {
+async fn missing_rules(
+    prometheus: &Prometheus,
+) -> Result<Option<Vec<&'static str>>, PrometheusError> {
     let names = peers::RULES.join("|");
     let present = format!("count by ({METRIC_NAME}) ({{{METRIC_NAME}=~\"{names}\"}})");
     let present = prometheus.query(&present).await?;
@@ -78,7 +80,7 @@ async fn missing_rules(prometheus: &Prometheus) -> Result<Option<Vec<&'static st
         match prometheus.data::<Rules>(RULES, MAX_ANSWER).await {
             Ok(rules) => known.extend(rules.names()),
             // Such as of a proxy that lets queries pass, and nothing else.
-            Err(QueryError::Refused(..)) => return Ok(None),
+            Err(PrometheusError::Refused(..)) => return Ok(None),
             Err(error) => return Err(error),
         }
     }

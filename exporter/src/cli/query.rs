@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use anyhow::Context as _;
 use gpucause_investigations::fleet;
 use gpucause_investigations::json::Versioned;
-use gpucause_investigations::query::{Answer, Limits, csv, jsonl, query, table, tables, tsv};
+use gpucause_investigations::query::{Answer, QueryLimits, csv, jsonl, query, table, tables, tsv};
 use serde::Serialize;
 
 use crate::cli::{QueryArgs, QueryFormat};
@@ -47,7 +47,7 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
         args.sql.clone()
     };
     let rows = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let limits = Limits { time: args.timeout, rows };
+    let limits = QueryLimits { time: args.timeout, rows };
     match &args.db {
         Some(path) => {
             let answer = query(path, &sql, &limits)?;
@@ -57,7 +57,7 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
     }
 }
 
-fn of_nodes(args: &QueryArgs, sql: &str, limits: &Limits) -> anyhow::Result<()> {
+fn of_nodes(args: &QueryArgs, sql: &str, limits: &QueryLimits) -> anyhow::Result<()> {
     args.nodes.require()?;
     let clients = args.nodes.several()?;
     let (tables, answers) = block_on(tables(sql, &clients, fleet::Limits::default()))??;

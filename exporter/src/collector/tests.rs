@@ -262,7 +262,7 @@ fn a_page_that_goes_nowhere_is_made_no_further() {
         }
         fn foreign(
             &mut self,
-            _: &[std::sync::Arc<gpucause_page::foreign::Family>],
+            _: &[std::sync::Arc<gpucause_page::foreign::ForeignFamily>],
         ) -> io::Result<()> {
             Ok(())
         }

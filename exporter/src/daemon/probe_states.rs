@@ -3,8 +3,8 @@
 use gpucause_observe::nvml;
 use gpucause_observe::observation::{AttachGap, ProbeState};
 use gpucause_probes::Status;
-use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
-use gpucause_probes::verdict::Verdict;
+use gpucause_probes::registry::{LibraryStatus, LibraryVerdict};
+use gpucause_probes::verdict::ProgramVerdict;
 
 /// Characters of a path that a label holds.
 const MAX_LABEL_CHARS: usize = 256;
@@ -30,13 +30,13 @@ pub(super) fn probe_states(status: &Status) -> Vec<ProbeState> {
     let none = (!status.enabled).then(|| ProbeState {
         probe: "call".into(),
         library: String::new(),
-        verdict: Verdict::Disabled.label(),
+        verdict: ProgramVerdict::Disabled.label(),
     });
     host.chain(libraries).chain(none).collect()
 }
 
 /// The driver's library is exported like a probe.
-pub(super) fn nvml_state(state: &nvml::State) -> ProbeState {
+pub(super) fn nvml_state(state: &nvml::NvmlState) -> ProbeState {
     ProbeState {
         probe: "nvml".into(),
         library: state.library.clone(),

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use gpucause_engine::chain::Chain;
-use gpucause_investigations::html::{self, Details, Periods, Text, badge, time};
+use gpucause_investigations::html::{self, PathDetails, Periods, Text, badge, time};
 use gpucause_investigations::observation::sentence;
 
 use super::{Body, FLIGHTS, Head, Hidden, View, table, timeline};
@@ -126,7 +126,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
         (None, false) => out.write_str("<p id=\"summary\">No causal chain is ongoing.</p>\n")?,
     }
     for chain in ongoing.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, now(chain), Details::Closed)?;
+        html::chain(out, chain, now(chain), PathDetails::Closed)?;
     }
     rest(out, ongoing.len())?;
     if ended.is_empty() {
@@ -134,7 +134,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
     }
     writeln!(out, "<details id=\"ended\"><summary>Ended: {}</summary>", ended.len())?;
     for chain in ended.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, Periods::ALWAYS, Details::Closed)?;
+        html::chain(out, chain, Periods::ALWAYS, PathDetails::Closed)?;
     }
     rest(out, ended.len())?;
     out.write_str("</details>\n")

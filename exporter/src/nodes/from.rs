@@ -10,7 +10,7 @@ use gpucause_input::complaint::in_one_line;
 use gpucause_input::document::typed;
 use gpucause_input::text_file;
 use gpucause_investigations::node::NodeUrl;
-use gpucause_investigations::prometheus::{Prometheus, QueryError, encoded};
+use gpucause_investigations::prometheus::{Prometheus, PrometheusError, encoded};
 use serde::Deserialize;
 
 use crate::nodes::block_on;
@@ -133,17 +133,17 @@ fn targets(
     let prometheus = Prometheus::new(client);
     let answer = block_on(prometheus.data(TARGETS, MAX_ANSWER));
     answer.map_err(|error| format!("{error:#}"))?.map_err(|error| match &error {
-        QueryError::Refused(address, 401, _) if address.user().is_some() => {
+        PrometheusError::Refused(address, 401, _) if address.user().is_some() => {
             format!("{address}: wrong user or password - check the user in --nodes-from, and --prometheus-password-file")
         }
-        QueryError::Refused(address, 401, _) => format!(
+        PrometheusError::Refused(address, 401, _) => format!(
             "{address} requires a login - use --nodes-from prometheus:https://USER@HOST:PORT, with the password in --prometheus-password-file"
         ),
-        QueryError::Broken(_, GetError::Tls(why)) => format!("{error} - {}", tls_advice(why)),
-        QueryError::Silent(..) | QueryError::Broken(..) => {
+        PrometheusError::Broken(_, GetError::Tls(why)) => format!("{error} - {}", tls_advice(why)),
+        PrometheusError::Silent(..) | PrometheusError::Broken(..) => {
             format!("{error} - check --nodes-from, and that it runs")
         }
-        QueryError::Refused(..) | QueryError::Foreign(..) => {
+        PrometheusError::Refused(..) | PrometheusError::Foreign(..) => {
             format!("{error} - check --nodes-from: is this a Prometheus?")
         }
     })

@@ -6,7 +6,7 @@ use gpucause_abi::Tgid;
 use gpucause_engine::observation::{Period, State};
 use gpucause_investigations::observation::sentence;
 use gpucause_probes::Status;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 
 /// The state of the host's probes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,14 +27,16 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn of(status: &Status, observation: Period, only: Option<Tgid>) -> Self {
-        let count = |is: fn(&Verdict) -> bool| {
+        let count = |is: fn(&LibraryVerdict) -> bool| {
             status.libraries.iter().filter(|library| is(&library.verdict)).count()
         };
         Self {
             observation: Some(observation),
             ready: status.is_ready(),
-            attached: count(|verdict| *verdict == Verdict::Attached),
-            refused: count(|verdict| matches!(verdict, Verdict::Broken(_) | Verdict::Refused(_))),
+            attached: count(|verdict| *verdict == LibraryVerdict::Attached),
+            refused: count(|verdict| {
+                matches!(verdict, LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_))
+            }),
             only,
             missing: only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()),
         }

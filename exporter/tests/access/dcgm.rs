@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpucause_observe::dcgm::{State, Upstream};
+use gpucause_observe::dcgm::{Upstream, UpstreamState};
 use rustls::crypto::ring;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -43,7 +43,7 @@ fn upstream(folder: &Folder) -> SocketAddr {
 }
 
 /// How it stands with the page once it was asked for.
-fn fetched(server: SocketAddr, ca_file: &Path) -> (usize, State) {
+fn fetched(server: SocketAddr, ca_file: &Path) -> (usize, UpstreamState) {
     let url = format!("https://localhost:{}", server.port()).parse().unwrap();
     let upstream = Upstream::new(url, Some(ca_file), Duration::from_millis(100)).unwrap();
     let upstream = Arc::new(upstream);

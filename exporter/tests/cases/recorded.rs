@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::ControlFlow;
 
 use gpucause_investigations::any_format;
-use gpucause_investigations::query::{Limits, Value, query};
+use gpucause_investigations::query::{QueryLimits, Value, query};
 use regex::Regex;
 
 use crate::{Case, cases, folder, names};
@@ -34,7 +34,8 @@ fn is_known(name: &str, listed: &str) -> bool {
 }
 
 fn texts(case: &Case, sql: &str) -> BTreeSet<String> {
-    let answer = query(&case.db(), sql, &Limits { rows: 100_000, ..Limits::default() }).unwrap();
+    let answer =
+        query(&case.db(), sql, &QueryLimits { rows: 100_000, ..QueryLimits::default() }).unwrap();
     assert!(!answer.more_rows, "{sql}");
     let text = |value: Value| match value {
         Value::Text(text) => Some(text),

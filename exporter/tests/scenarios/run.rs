@@ -10,7 +10,7 @@ use gpucause_engine::settings::Settings;
 use gpucause_engine::{Engine, EngineInput};
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_observe::throttling::Throttling;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 use gpucause_probes::{Options, Probes};
 
 use crate::alone::alone;
@@ -81,7 +81,10 @@ fn until_attached(probes: &Probes, library: &std::path::Path) {
     let deadline = Instant::now() + FIND_DEADLINE;
     loop {
         let libraries = probes.status().libraries;
-        if libraries.iter().any(|own| own.path == library && own.verdict == Verdict::Attached) {
+        if libraries
+            .iter()
+            .any(|own| own.path == library && own.verdict == LibraryVerdict::Attached)
+        {
             return;
         }
         assert!(Instant::now() < deadline, "{} has no probes: {libraries:#?}", library.display());

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::text::nothing_found;
 use super::{CallLine, Incident, ProcessLoss, Recorded, Report, WaitLine};
 pub(super) use crate::html::culprit;
-use crate::html::{Details, Periods, STYLE, Text, badge, chain, time};
+use crate::html::{PathDetails, Periods, STYLE, Text, badge, chain, time};
 use gpucause_engine::utc::utc;
 
 /// Rows of each table of a trace file; JSON has all.
@@ -74,7 +74,7 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
     let periods = Periods { severity: incident.period(), time: incident.period() };
     for (heading, of, chains) in incident.sections() {
         writeln!(out, "<h3>{heading}{}</h3>", Text(&of))?;
-        chains.iter().try_for_each(|own| chain(out, own, periods, Details::Open))?;
+        chains.iter().try_for_each(|own| chain(out, own, periods, PathDetails::Open))?;
     }
     out.write_str("<h3>Timeline</h3>\n<ol>\n")?;
     for event in &incident.timeline {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::call::Abandoned;
 use super::source::{SqlAnswer, SqlRunner};
-use crate::query::{Answer, Limits, query_until};
+use crate::query::{Answer, QueryLimits, query_until};
 
 /// Timeout of a query.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,7 +16,7 @@ pub struct SqlOfFile(pub PathBuf);
 
 impl SqlRunner for SqlOfFile {
     fn run(&mut self, sql: &str, rows: usize, abandoned: &Abandoned) -> Result<SqlAnswer, String> {
-        let limits = Limits { time: QUERY_TIMEOUT, rows };
+        let limits = QueryLimits { time: QUERY_TIMEOUT, rows };
         let answer = query_until(&self.0, sql, &limits, &abandoned.flag());
         as_json(answer.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
     }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
 use super::{
-    Answer, Limits, MEMORY, QueryError, Stop, check, confine, guard, hint, query_error, run,
+    Answer, MEMORY, QueryError, QueryLimits, Stop, check, confine, guard, hint, query_error, run,
 };
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
 use crate::node::{AskError, Page};
@@ -112,7 +112,7 @@ fn page(sql: &str) -> Result<Option<Page>, QueryError> {
         }
         guard::authorize(context)
     };
-    confine(&mut connection, &Limits::default(), &Arc::default()).map_err(failed)?;
+    confine(&mut connection, &QueryLimits::default(), &Arc::default()).map_err(failed)?;
     connection.authorizer(Some(authorize)).map_err(failed)?;
     let prepared = connection.prepare(sql).map(drop).map_err(failed);
     prepared.map_err(|error| hint::added(&mut connection, sql, error))?;
@@ -245,7 +245,7 @@ impl Tables {
     ///
     /// # Errors
     /// When the statement does not only read, or a limit other than that of rows is exceeded.
-    pub fn query(self, limits: &Limits) -> Result<Answer, QueryError> {
+    pub fn query(self, limits: &QueryLimits) -> Result<Answer, QueryError> {
         self.query_until(limits, &Arc::default())
     }
 
@@ -255,7 +255,7 @@ impl Tables {
     /// The errors of [`query`](Self::query); a stopped statement is one that took too long.
     pub fn query_until(
         mut self,
-        limits: &Limits,
+        limits: &QueryLimits,
         stopped: &Arc<AtomicBool>,
     ) -> Result<Answer, QueryError> {
         run(&mut self.connection, Path::new(TABLES), &self.sql, limits, stopped)

@@ -30,8 +30,8 @@ use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::Tgid;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_probes::feature::AttachMode;
-use gpucause_probes::verdict::Verdict as HostVerdict;
-use gpucause_probes::{Options, Probes, registry::Verdict};
+use gpucause_probes::verdict::ProgramVerdict;
+use gpucause_probes::{Options, Probes, registry::LibraryVerdict};
 
 use caller::Child;
 use rival::Rival;
@@ -207,7 +207,7 @@ fn switches() -> Result<()> {
         }
         {
             let probes = Probes::start(Options::default())?;
-            ensure!(probes.status().programs.iter().all(|p| p.verdict == HostVerdict::Attached));
+            ensure!(probes.status().programs.iter().all(|p| p.verdict == ProgramVerdict::Attached));
             until(|| probes.status().is_ready())?;
             ours.runs.push(Child::start("switch", SWITCHES)?.go()?);
         }
@@ -232,7 +232,7 @@ fn switches() -> Result<()> {
 fn await_attached(probes: &Probes) -> Result<()> {
     until(|| {
         probes.status().libraries.iter().any(|library| {
-            library.verdict == Verdict::Attached && library.path.ends_with(this_program())
+            library.verdict == LibraryVerdict::Attached && library.path.ends_with(this_program())
         })
     })
 }

@@ -1,7 +1,7 @@
 //! The host-wide programs, and which of them this kernel supports.
 
 use crate::feature::Tracepoints;
-use crate::verdict::{ProgramStatus, Verdict};
+use crate::verdict::{ProgramStatus, ProgramVerdict};
 
 /// Iterator that reports live threads when accounts are read.
 pub(super) const REPORTS: &str = "report_threads";
@@ -51,7 +51,7 @@ pub(super) fn unsupported(tracepoints: &Tracepoints) -> Vec<ProgramStatus> {
     let lacks = |&(program, tracepoint): &(&'static str, Option<&str>)| {
         let missing = tracepoint.filter(|name| !tracepoints.has(name))?;
         let reason = format!("this kernel has no tracepoint {missing}");
-        Some(ProgramStatus { program, verdict: Verdict::Unsupported(reason) })
+        Some(ProgramStatus { program, verdict: ProgramVerdict::Unsupported(reason) })
     };
     HOST_PROGRAMS.iter().filter_map(lacks).collect()
 }
@@ -74,7 +74,7 @@ mod tests {
         assert!(verdict(REPORTS).is_none());
         let missing = verdict(SUBMITS).map(|status| status.verdict.clone());
         let reason = "this kernel has no tracepoint block_io_start";
-        assert_eq!(missing, Some(Verdict::Unsupported(reason.to_owned())));
+        assert_eq!(missing, Some(ProgramVerdict::Unsupported(reason.to_owned())));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::file::FileVersion;
-use super::{FileId, LibraryStatus, Verdict};
+use super::{FileId, LibraryStatus, LibraryVerdict};
 
 /// An ignored file that is reported.
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub(super) struct Report {
     pub(super) path: PathBuf,
     pub(super) build_id: Option<String>,
     pub(super) left_out: Vec<String>,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: LibraryVerdict,
 }
 
 impl Report {
@@ -79,7 +79,7 @@ impl IgnoredFiles {
             return false;
         };
         let was_over_limit =
-            entry.report.as_ref().is_some_and(|report| report.verdict == Verdict::OverLimit);
+            entry.report.as_ref().is_some_and(|report| report.verdict == LibraryVerdict::OverLimit);
         if entry.version != version || (was_over_limit && below_limit) {
             return false;
         }

@@ -30,7 +30,7 @@ impl Default for Limits {
 
 /// Why a file has probes or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LibraryVerdict {
     /// Probes are attached.
     Attached,
     /// No traced functions.
@@ -45,7 +45,7 @@ pub enum Verdict {
     OverLimit,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for LibraryVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attached => f.write_str("attached"),
@@ -78,7 +78,7 @@ pub struct LibraryStatus {
     /// Functions that get no probe, as a hit would be single-stepped.
     pub left_out: Vec<String>,
     /// Why it has probes or not.
-    pub verdict: Verdict,
+    pub verdict: LibraryVerdict,
     /// Time from the mapping to the last attach, if the mapping was seen as an event: calls in it were missed.
     pub gap: Option<Nanos>,
     /// The longest gap.

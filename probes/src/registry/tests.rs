@@ -91,7 +91,7 @@ impl Host {
         std::mem::take(&mut self.registry.attacher().log)
     }
 
-    fn verdicts(&self) -> Vec<(String, Verdict)> {
+    fn verdicts(&self) -> Vec<(String, LibraryVerdict)> {
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         let mut verdicts: Vec<_> =
             self.registry.libraries().map(|status| (name(status.path), status.verdict)).collect();
@@ -126,7 +126,10 @@ fn a_library_is_attached_once_however_often_it_is_mapped() {
     assert_eq!(host.log(), [ATTACH_0]);
     let status = host.registry.libraries().next().unwrap();
     assert_eq!((status.sites, status.ops, status.link), (2, 2, Some(LinkId(0))));
-    assert_eq!((status.build_id.as_deref(), status.verdict), (Some("ab"), Verdict::Attached));
+    assert_eq!(
+        (status.build_id.as_deref(), status.verdict),
+        (Some("ab"), LibraryVerdict::Attached)
+    );
     assert_eq!((status.path, status.gap), (path, None));
 }
 
@@ -222,12 +225,12 @@ fn a_library_overwritten_with_something_else_loses_its_probes() {
     fs::write(&path, "gone").unwrap();
     host.registry.recheck();
     assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
-    let broken = Verdict::Broken("not an ELF file".to_owned());
+    let broken = LibraryVerdict::Broken("not an ELF file".to_owned());
     assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), broken)]);
     fs::write(&path, cuda_library(&[3])).unwrap();
     host.observe(&path);
     assert_eq!(host.log(), ["attach 1 cudaMalloc cudaFree"]);
-    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), LibraryVerdict::Attached)]);
 }
 
 #[test]
@@ -297,10 +300,10 @@ fn functions_that_would_be_single_stepped_get_no_probe_where_that_is_a_risk() {
     let mut host = Host::new(Limits { single_steps: false, ..Limits::default() });
     let library = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&library);
-    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), LibraryVerdict::Attached)]);
     let stepped = host.write("libcuda.so.1", &stepped_library());
     host.observe(&stepped);
-    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), Verdict::SingleStepped));
+    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), LibraryVerdict::SingleStepped));
     let of_it = |own: &LibraryStatus| own.path.ends_with("libcuda.so.1");
     let status = host.registry.libraries().find(of_it).unwrap();
     assert_eq!(
@@ -319,13 +322,13 @@ fn a_library_over_the_limit_is_reported_and_attached_once_below_the_limit() {
     host.observe(&second);
     host.observe(&second);
     assert_eq!(host.log(), [ATTACH_0]);
-    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), Verdict::OverLimit));
+    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), LibraryVerdict::OverLimit));
     assert_eq!(host.registry.counts().over_limit, 1);
     fs::remove_file(&first).unwrap();
     host.collect_after(SHORT);
     host.observe(&second);
     assert_eq!(host.log(), ["detach 0", "attach 1 cudaMalloc cudaFree"]);
-    assert_eq!(host.verdicts(), [("libcuda.so.1".to_owned(), Verdict::Attached)]);
+    assert_eq!(host.verdicts(), [("libcuda.so.1".to_owned(), LibraryVerdict::Attached)]);
 }
 
 #[test]
@@ -340,8 +343,8 @@ fn libraries_without_traced_functions_are_reported_and_programs_are_not() {
         let path = host.write(name, &bytes);
         assert!(host.observe(&path).is_some());
     }
-    let broken = Verdict::Broken("not an ELF file".to_owned());
-    let expected = [("libcuda.so.1", Verdict::NoSymbols), ("libcudart.so.12", broken)];
+    let broken = LibraryVerdict::Broken("not an ELF file".to_owned());
+    let expected = [("libcuda.so.1", LibraryVerdict::NoSymbols), ("libcudart.so.12", broken)];
     assert_eq!(host.verdicts(), expected.map(|(name, verdict)| (name.to_owned(), verdict)));
     assert_eq!(host.log(), [""; 0]);
     host.collect_after(UNMAPPED_GRACE + SHORT);
@@ -355,7 +358,9 @@ fn a_truncated_library_is_broken() {
     let path = host.write("libcudart.so.12", &whole[..whole.len() - 100]);
     host.observe(&path);
     let verdicts = host.verdicts();
-    assert!(matches!(&verdicts[..], [(_, Verdict::Broken(why))] if why.contains("truncated")));
+    assert!(
+        matches!(&verdicts[..], [(_, LibraryVerdict::Broken(why))] if why.contains("truncated"))
+    );
 }
 
 #[test]
@@ -381,13 +386,13 @@ fn a_refused_attach_is_reported_and_retried_after_the_next_scan() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&path);
     host.observe(&path);
-    let refused = Verdict::Refused("no memory".to_owned());
+    let refused = LibraryVerdict::Refused("no memory".to_owned());
     assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), refused)]);
     assert_eq!(host.registry.counts().refused, 1);
     host.collect_after(SHORT);
     host.collect_after(SHORT);
     assert_eq!(host.log(), ["attach 2 cudaMalloc cudaFree"]);
-    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), LibraryVerdict::Attached)]);
 }
 
 #[test]

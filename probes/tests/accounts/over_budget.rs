@@ -11,7 +11,7 @@ use gpucause_abi::hist::slot_of;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
 use gpucause_probes::Options;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 use tempfile::TempDir;
 
 use crate::observe::{Observed, until};
@@ -118,7 +118,7 @@ impl Launcher {
     fn launch(&mut self, observed: &Observed, libraries: &[&Path]) -> Result<ProcessSnapshot> {
         let is_attached = |path: &&Path| {
             let known = observed.status().libraries;
-            known.iter().any(|own| own.path == *path && own.verdict == Verdict::Attached)
+            known.iter().any(|own| own.path == *path && own.verdict == LibraryVerdict::Attached)
         };
         self.answers.next().context("it does not start")??;
         until(

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use anyhow::{Context as _, Result, ensure};
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::recorder::RingSize;
-use gpucause_probes::verdict::Verdict;
+use gpucause_probes::verdict::ProgramVerdict;
 use gpucause_probes::{Options, feature};
 
 use crate::observe::Observed;
@@ -41,8 +41,8 @@ fn a_program_runs_where_the_kernel_has_its_tracepoint_and_is_unsupported_where_n
     for (program, tracepoint) in OPTIONAL {
         let verdict = &verdict(program).with_context(|| format!("no program {program}"))?.verdict;
         match verdict {
-            Verdict::Attached => ensure!(has(tracepoint), "{program} runs at nothing"),
-            Verdict::Unsupported(reason) => {
+            ProgramVerdict::Attached => ensure!(has(tracepoint), "{program} runs at nothing"),
+            ProgramVerdict::Unsupported(reason) => {
                 ensure!(!has(tracepoint) && reason.contains(tracepoint), "{program}: {reason}");
             }
             other => anyhow::bail!("{program}: {other:?}"),

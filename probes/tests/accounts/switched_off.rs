@@ -9,7 +9,7 @@ use gpucause_abi::snapshot::Snapshot;
 use gpucause_abi::state::Phase;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
-use gpucause_probes::verdict::{ProgramStatus, Verdict};
+use gpucause_probes::verdict::{ProgramStatus, ProgramVerdict};
 
 use crate::guest::{forced_mode, is_emulated};
 use crate::observe::{Observed, counted, until};
@@ -80,7 +80,7 @@ fn switched_off_nothing_is_hit_and_switched_on_everything_is_counted_again() -> 
     let is_short = u128::from(longest) < pause.as_nanos() * 4 / 5;
     ensure!(is_short, "a gap of {longest} ns spans a time without probes");
     let programs = observed.programs();
-    let is_broken = |program: &ProgramStatus| matches!(program.verdict, Verdict::Broken(_));
+    let is_broken = |program: &ProgramStatus| matches!(program.verdict, ProgramVerdict::Broken(_));
     ensure!(!programs.iter().any(is_broken), "{programs:?}");
     Ok(())
 }

@@ -13,7 +13,7 @@ use caps::{CapSet, CapsHashSet};
 use gpucause_abi::sample::{SampledThread, Within};
 use gpucause_abi::{ProcId, Tgid, Tid};
 use gpucause_probes::feature::AttachMode;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 use gpucause_probes::{Options, Probes};
 
 use crate::support::caller::Caller;
@@ -49,7 +49,8 @@ fn is_attached(probes: &Probes, inode: u64, expected: bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < if expected { SOON } else { REFUSAL_TIMEOUT } {
         let libraries = probes.status().libraries;
-        if libraries.iter().any(|l| l.file.inode == inode && l.verdict == Verdict::Attached) {
+        if libraries.iter().any(|l| l.file.inode == inode && l.verdict == LibraryVerdict::Attached)
+        {
             return true;
         }
         thread::sleep(Duration::from_millis(10));

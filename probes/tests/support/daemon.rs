@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_probes::registry::{FileId, LibraryStatus, Verdict};
+use gpucause_probes::registry::{FileId, LibraryStatus, LibraryVerdict};
 use gpucause_probes::{Options, Probes};
 
 use super::guest::{forced_mode, is_emulated};
@@ -67,7 +67,7 @@ impl Daemon {
     /// The library, once it has probes.
     pub(crate) fn await_attached(&self, path: &Path) -> LibraryStatus {
         eventually(SOON, "an attached library", || {
-            self.library(path).filter(|library| library.verdict == Verdict::Attached)
+            self.library(path).filter(|library| library.verdict == LibraryVerdict::Attached)
         })
     }
 

@@ -12,9 +12,9 @@ use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
 use gpucause_probes::recorder::{Recorder, RecorderError};
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::registry::LibraryVerdict;
 use gpucause_probes::samples::Sampler;
-use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
+use gpucause_probes::verdict::{ProgramStatus, ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
 
 use crate::guest::forced_mode;
@@ -122,7 +122,9 @@ impl Observed {
         let path = stand_ins.dir().join(library);
         let attached = |path: &Path| {
             let libraries = self.probes.status().libraries;
-            libraries.iter().any(|known| known.path == path && known.verdict == Verdict::Attached)
+            libraries
+                .iter()
+                .any(|known| known.path == path && known.verdict == LibraryVerdict::Attached)
         };
         until(
             || Ok(attached(&path).then_some(())),

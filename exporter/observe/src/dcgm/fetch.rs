@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpucause_http::client::{Client, GetError};
-use gpucause_page::foreign::Family;
+use gpucause_page::foreign::ForeignFamily;
 use hyper::StatusCode;
 use tokio::time::timeout;
 
@@ -65,7 +65,7 @@ impl FetchError {
 }
 
 /// Fetches DCGM's metrics.
-pub(super) async fn families(client: &Client) -> Result<Vec<Family>, FetchError> {
+pub(super) async fn families(client: &Client) -> Result<Vec<ForeignFamily>, FetchError> {
     let accept = "text/plain;version=0.0.4";
     let request = client.get(client.address().path(), accept, MAX_BYTES);
     let response = timeout(TIMEOUT, request).await.map_err(|_| FetchError::Slow)??;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use gpucause_page::foreign::{Family, Kind, Labels, PREFIX, Sample};
+use gpucause_page::foreign::{ForeignFamily, ForeignKind, ForeignSample, Labels, PREFIX};
 
 /// Maximum series of a page. A host with 16 GPUs in 7 instances each has a tenth of it at 100 fields.
 const MAX_SAMPLES: usize = 100_000;
@@ -59,7 +59,7 @@ pub enum PageError {
 ///
 /// # Errors
 /// When a line is malformed, or a limit is exceeded.
-pub fn parse(page: &[u8]) -> Result<Vec<Family>, PageError> {
+pub fn parse(page: &[u8]) -> Result<Vec<ForeignFamily>, PageError> {
     let text = std::str::from_utf8(page).map_err(|_| PageError::NotText)?;
     let mut reader = Reader::default();
     for (index, line) in text.lines().enumerate() {
@@ -90,8 +90,8 @@ struct Draft {
     name: Arc<str>,
     help: Option<Arc<str>>,
     /// `Some(None)` for histograms and summaries, which are left out.
-    kind: Option<Option<Kind>>,
-    samples: Vec<Sample>,
+    kind: Option<Option<ForeignKind>>,
+    samples: Vec<ForeignSample>,
     /// Its label sets, sorted by key and without empty values: Prometheus takes those for the same series.
     seen: HashSet<Labels>,
 }
@@ -136,9 +136,9 @@ impl Reader {
             return Ok(());
         }
         let kind = match text.trim_matches([' ', '\t']) {
-            "counter" => Some(Kind::Counter),
-            "gauge" => Some(Kind::Gauge),
-            "untyped" => Some(Kind::Untyped),
+            "counter" => Some(ForeignKind::Counter),
+            "gauge" => Some(ForeignKind::Gauge),
+            "untyped" => Some(ForeignKind::Untyped),
             "histogram" | "summary" => None,
             _ => return Err("a type".into()),
         };
@@ -181,7 +181,7 @@ impl Reader {
         key.sort_unstable();
         // The first of duplicate series wins, as in Prometheus.
         if draft.seen.insert(key.into()) {
-            draft.samples.push(Sample { labels, value });
+            draft.samples.push(ForeignSample { labels, value });
         }
         Ok(())
     }
@@ -259,15 +259,15 @@ impl Reader {
         Ok(text)
     }
 
-    fn families(self) -> Result<Vec<Family>, PageError> {
+    fn families(self) -> Result<Vec<ForeignFamily>, PageError> {
         let names: HashSet<Arc<str>> = self.by_name.into_keys().collect();
         let part_of = |name: &str, whole: &dyn Fn(&str) -> bool| {
             SUFFIXES.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(whole))
         };
         let families = self.drafts.into_iter().filter_map(|draft| {
-            let kind = draft.kind.unwrap_or(Some(Kind::Untyped))?;
+            let kind = draft.kind.unwrap_or(Some(ForeignKind::Untyped))?;
             let clashes = part_of(&draft.name, &|whole| names.contains(whole));
-            (!clashes && !draft.samples.is_empty()).then(|| Family {
+            (!clashes && !draft.samples.is_empty()).then(|| ForeignFamily {
                 name: draft.name,
                 help: draft.help.unwrap_or_default(),
                 kind,

@@ -10,7 +10,7 @@ fn upstream() -> Upstream {
     Upstream::new("http://localhost:9401".parse().unwrap(), None, INTERVAL).unwrap()
 }
 
-fn families() -> Vec<Family> {
+fn families() -> Vec<ForeignFamily> {
     parse(
         b"DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 97\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-b\"} 0\n\
             DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{UUID=\"GPU-a\"} 8\n",

@@ -2,63 +2,69 @@
 
 use std::sync::Arc;
 
-use gpucause_page::foreign::{Family, Kind, Labels, Sample};
+use gpucause_page::foreign::{ForeignFamily, ForeignKind, ForeignSample, Labels};
 use gpucause_probes::nvml::{Gpu, Instance, Memory};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
 
 /// A metric: its name, its kind, its help as in dcgm-exporter's list of counters, and where its value comes from.
-type Row = (&'static str, Kind, &'static str, fn(&Gpu) -> Option<f64>);
+type Row = (&'static str, ForeignKind, &'static str, fn(&Gpu) -> Option<f64>);
 
 const ROWS: [Row; 13] = [
-    ("DCGM_FI_DEV_SM_CLOCK", Kind::Gauge, "SM clock frequency (in MHz).", |gpu| {
+    ("DCGM_FI_DEV_SM_CLOCK", ForeignKind::Gauge, "SM clock frequency (in MHz).", |gpu| {
         gpu.sm_clock.map(f64::from)
     }),
-    ("DCGM_FI_DEV_MEM_CLOCK", Kind::Gauge, "Memory clock frequency (in MHz).", |gpu| {
+    ("DCGM_FI_DEV_MEM_CLOCK", ForeignKind::Gauge, "Memory clock frequency (in MHz).", |gpu| {
         gpu.memory_clock.map(f64::from)
     }),
-    ("DCGM_FI_DEV_MEMORY_TEMP", Kind::Gauge, "Memory temperature (in C).", |gpu| {
+    ("DCGM_FI_DEV_MEMORY_TEMP", ForeignKind::Gauge, "Memory temperature (in C).", |gpu| {
         gpu.memory_temperature
     }),
-    ("DCGM_FI_DEV_GPU_TEMP", Kind::Gauge, "GPU temperature (in C).", |gpu| {
+    ("DCGM_FI_DEV_GPU_TEMP", ForeignKind::Gauge, "GPU temperature (in C).", |gpu| {
         gpu.temperature.map(f64::from)
     }),
-    ("DCGM_FI_DEV_POWER_USAGE", Kind::Gauge, "Power draw (in W).", |gpu| {
+    ("DCGM_FI_DEV_POWER_USAGE", ForeignKind::Gauge, "Power draw (in W).", |gpu| {
         gpu.power_mw.map(|milliwatts| f64::from(milliwatts) / 1e3)
     }),
     (
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        Kind::Counter,
+        ForeignKind::Counter,
         "Total energy consumption since boot (in mJ).",
         |gpu| gpu.energy_mj.map(|energy| energy as f64),
     ),
-    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", Kind::Counter, "Total number of PCIe retries.", |gpu| {
-        gpu.pcie_replays.map(f64::from)
-    }),
-    ("DCGM_FI_DEV_GPU_UTIL", Kind::Gauge, "GPU utilization (in %).", |gpu| {
+    (
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+        ForeignKind::Counter,
+        "Total number of PCIe retries.",
+        |gpu| gpu.pcie_replays.map(f64::from),
+    ),
+    ("DCGM_FI_DEV_GPU_UTIL", ForeignKind::Gauge, "GPU utilization (in %).", |gpu| {
         gpu.utilization.map(|utilization| utilization.gpu.into())
     }),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", Kind::Gauge, "Memory utilization (in %).", |gpu| {
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", ForeignKind::Gauge, "Memory utilization (in %).", |gpu| {
         gpu.utilization.map(|utilization| utilization.memory.into())
     }),
-    ("DCGM_FI_DEV_XID_ERRORS", Kind::Gauge, "Value of the last XID error encountered.", |gpu| {
-        gpu.last_xid.map(|xid| xid as f64)
-    }),
+    (
+        "DCGM_FI_DEV_XID_ERRORS",
+        ForeignKind::Gauge,
+        "Value of the last XID error encountered.",
+        |gpu| gpu.last_xid.map(|xid| xid as f64),
+    ),
     (
         "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
-        Kind::Gauge,
+        ForeignKind::Gauge,
         "Current clock throttle reasons (bitmask).",
         |gpu| gpu.clock_reasons.map(|reasons| reasons as f64),
     ),
     (
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
-        Kind::Counter,
+        ForeignKind::Counter,
         "Total number of single-bit volatile ECC errors.",
         |gpu| gpu.ecc_corrected.map(|errors| errors as f64),
     ),
     (
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
-        Kind::Counter,
+        ForeignKind::Counter,
         "Total number of double-bit volatile ECC errors.",
         |gpu| gpu.ecc_uncorrected.map(|errors| errors as f64),
     ),
@@ -80,31 +86,31 @@ pub(super) fn host_name() -> String {
 }
 
 /// The families of all GPUs.
-pub(super) fn of(gpus: &[Gpu], driver: &str, host: &str) -> Vec<Family> {
+pub(super) fn of(gpus: &[Gpu], driver: &str, host: &str) -> Vec<ForeignFamily> {
     let labels = |gpu, part| labels(gpu, part, driver, host);
     let per_gpu = ROWS.iter().map(|&(name, kind, help, value)| {
-        let sample = |gpu| Some(Sample { labels: labels(gpu, None), value: value(gpu)? });
+        let sample = |gpu| Some(ForeignSample { labels: labels(gpu, None), value: value(gpu)? });
         family(name, kind, help, gpus.iter().filter_map(sample).collect())
     });
     let of_memory = MEMORY_ROWS.iter().map(|&(name, help, bytes)| {
         let sample = |gpu, part, memory: Option<Memory>| {
             let value = (bytes(memory?) / BYTES_PER_MIB) as f64;
-            Some(Sample { labels: labels(gpu, part), value })
+            Some(ForeignSample { labels: labels(gpu, part), value })
         };
-        let samples = gpus.iter().flat_map(|gpu| -> Vec<Sample> {
+        let samples = gpus.iter().flat_map(|gpu| -> Vec<ForeignSample> {
             if gpu.instances.is_empty() {
                 return sample(gpu, None, gpu.memory).into_iter().collect();
             }
             let parts = gpu.instances.iter();
             parts.filter_map(|part| sample(gpu, Some(part), part.memory)).collect()
         });
-        family(name, Kind::Gauge, help, samples.collect())
+        family(name, ForeignKind::Gauge, help, samples.collect())
     });
     per_gpu.chain(of_memory).filter(|family| !family.samples.is_empty()).collect()
 }
 
-fn family(name: &str, kind: Kind, help: &str, samples: Vec<Sample>) -> Family {
-    Family { name: name.into(), help: help.into(), kind, samples }
+fn family(name: &str, kind: ForeignKind, help: &str, samples: Vec<ForeignSample>) -> ForeignFamily {
+    ForeignFamily { name: name.into(), help: help.into(), kind, samples }
 }
 
 fn labels(gpu: &Gpu, part: Option<&Instance>, driver: &str, host: &str) -> Labels {

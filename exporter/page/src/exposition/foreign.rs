@@ -3,15 +3,15 @@
 use super::page::Page;
 use super::protobuf::Buffers;
 use super::{line, protobuf};
-use crate::foreign::{Family, Sample};
+use crate::foreign::{ForeignFamily, ForeignSample};
 use std::io;
 use std::sync::Arc;
 
-fn with_samples(families: &[Arc<Family>]) -> impl Iterator<Item = &Family> {
+fn with_samples(families: &[Arc<ForeignFamily>]) -> impl Iterator<Item = &ForeignFamily> {
     families.iter().map(Arc::as_ref).filter(|family| !family.samples.is_empty())
 }
 
-fn labels(sample: &Sample, set: &mut Vec<u8>) {
+fn labels(sample: &ForeignSample, set: &mut Vec<u8>) {
     set.clear();
     for (key, value) in &sample.labels {
         if !set.is_empty() {
@@ -24,7 +24,7 @@ fn labels(sample: &Sample, set: &mut Vec<u8>) {
     }
 }
 
-fn samples(family: &Family, pieces: &mut Page<'_>) -> io::Result<()> {
+fn samples(family: &ForeignFamily, pieces: &mut Page<'_>) -> io::Result<()> {
     let mut set = Vec::new();
     for sample in &family.samples {
         labels(sample, &mut set);
@@ -36,7 +36,7 @@ fn samples(family: &Family, pieces: &mut Page<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn help(family: &Family, pieces: &mut Page<'_>, quotes: bool) {
+fn help(family: &ForeignFamily, pieces: &mut Page<'_>, quotes: bool) {
     if family.help.is_empty() {
         return;
     }
@@ -45,11 +45,11 @@ fn help(family: &Family, pieces: &mut Page<'_>, quotes: bool) {
     pieces.buffer.push(b'\n');
 }
 
-fn kind(family: &Family, word: &str, pieces: &mut Page<'_>) {
+fn kind(family: &ForeignFamily, word: &str, pieces: &mut Page<'_>) {
     pieces.buffer.extend_from_slice(format!("# TYPE {} {word}\n", family.name).as_bytes());
 }
 
-pub(super) fn text(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Result<()> {
+pub(super) fn text(families: &[Arc<ForeignFamily>], pieces: &mut Page<'_>) -> io::Result<()> {
     for family in with_samples(families) {
         help(family, pieces, false);
         kind(family, family.kind.text_name(), pieces);
@@ -58,7 +58,10 @@ pub(super) fn text(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Resul
     Ok(())
 }
 
-pub(super) fn openmetrics(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Result<()> {
+pub(super) fn openmetrics(
+    families: &[Arc<ForeignFamily>],
+    pieces: &mut Page<'_>,
+) -> io::Result<()> {
     for family in with_samples(families) {
         kind(family, family.kind.openmetrics_name(), pieces);
         help(family, pieces, true);
@@ -68,7 +71,7 @@ pub(super) fn openmetrics(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io
 }
 
 pub(super) fn protobuf(
-    families: &[Arc<Family>],
+    families: &[Arc<ForeignFamily>],
     page: &mut Page<'_>,
     buffers: &mut Buffers,
 ) -> io::Result<()> {

@@ -11,7 +11,7 @@ use super::bucket_bounds::{BOUNDS, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
 use super::page::{CHUNK_BYTES, Page, SLACK_BYTES};
 use crate::family::{Exemplar, Family, Sample, Value};
-use crate::foreign::{Family as ForeignFamily, Kind as ForeignKind};
+use crate::foreign::{ForeignFamily, ForeignKind};
 use crate::metric::{Kind, Metric};
 use gpucause_abi::hist::Histogram;
 use std::io;

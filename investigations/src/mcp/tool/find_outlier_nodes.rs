@@ -12,7 +12,7 @@ use super::Tool;
 use crate::mcp::answer::{self, Page, list, object, rounded};
 use crate::mcp::source::{failure, failures};
 use crate::mcp::{Shared, ToolError, arguments};
-use crate::prometheus::{Prometheus, QueryError, Sample, string_literal};
+use crate::prometheus::{Prometheus, PrometheusError, Sample, string_literal};
 
 /// Deviations from which a rank is an outlier, as in the rules.
 const THRESHOLD: f64 = 5.0;
@@ -152,7 +152,7 @@ async fn jobs(prometheus: &Prometheus, asked: &Outliers) -> Result<Jobs, ToolErr
     let peers = peers(asked);
     let samples = async |query: &str| {
         let too_many = |error| match error {
-            QueryError::Broken(_, GetError::Huge(_)) => {
+            PrometheusError::Broken(_, GetError::Huge(_)) => {
                 ToolError(format!("{error}; ask for one job or comm"))
             }
             other => ToolError::new(other),

@@ -14,7 +14,7 @@ use crate::mcp::observed::Coverage;
 use crate::mcp::source::{Source, SqlAnswer, limits};
 use crate::mcp::sql_of_file::{QUERY_TIMEOUT, as_json};
 use crate::mcp::{Shared, ToolError, arguments};
-use crate::query::{Limits, tables};
+use crate::query::{QueryLimits, tables};
 
 /// A question in SQL.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -99,7 +99,7 @@ fn of_nodes(
     let (mut head, observed) = head_of_nodes(&answers)?;
     head.insert("source".into(), json!("live nodes, now"));
     head.insert("observation".into(), observed.observation);
-    let limits = Limits { time: QUERY_TIMEOUT, rows };
+    let limits = QueryLimits { time: QUERY_TIMEOUT, rows };
     let found = tables.query_until(&limits, &abandoned.flag()).map_err(ToolError::new)?;
     Ok((head, as_json(found).map_err(ToolError::new)?))
 }

@@ -26,7 +26,7 @@ DCGM_FI_DEV_SM_CLOCK{UUID=\"GPU-a\",gpu=\"0\",Hostname=\"n1\"} 2
 DCGM_UNTYPED -Inf
 ";
 
-fn written(format: Format, families: Vec<Family>) -> String {
+fn written(format: Format, families: Vec<ForeignFamily>) -> String {
     let foreign = families.into_iter().map(Arc::new).collect();
     String::from_utf8(format.encode(&Exported { own: Vec::new(), foreign })).unwrap()
 }
