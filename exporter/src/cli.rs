@@ -1,33 +1,42 @@
-//! The command line, and the commands that only call `gpucause_investigations`.
-
-mod after_help;
-pub mod explain;
-pub mod export;
-pub mod flight_of_nodes;
-mod interrupt;
-mod investigate;
-pub mod mcp;
-pub mod merge_traces;
-pub mod query;
-mod recordings;
+//! The command line.
 
 use crate::version;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-use crate::check::{CheckArgs, STATUS as CHECK_STATUS};
-use crate::demo::DemoArgs;
+use crate::commands::check::{self, CheckArgs};
+use crate::commands::demo::DemoArgs;
+use crate::commands::explain::{self, ExplainArgs};
+use crate::commands::export::ExportArgs;
+use crate::commands::flight::{self, FlightOfNodesArgs};
+use crate::commands::mcp::McpArgs;
+use crate::commands::merge::MergeArgs;
+use crate::commands::query::{self, QueryArgs};
+use crate::commands::record::{self, RecordArgs};
+use crate::commands::replay::ReplayArgs;
+use crate::commands::top::TopArgs;
+use crate::commands::view::ViewArgs;
 use crate::flags::ExporterArgs;
-use crate::record::RecordArgs;
-use crate::top::TopArgs;
-use after_help::SIGNALS_AND_STATUS;
-pub use flight_of_nodes::FlightOfNodesArgs;
-use investigate::EXPLAIN_STATUS;
-pub use investigate::{ExplainArgs, McpArgs, ReportFormat};
-pub use recordings::{
-    ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, ReplayArgs, Speed, ViewArgs,
-};
+
+/// Signals, files and exit status of the exporter.
+const SIGNALS_AND_STATUS: &str = "\
+Signals:
+  SIGTERM, SIGINT  Detach all probes and exit
+  SIGHUP           Reload the configuration file
+  SIGUSR1          Detach all probes at once; the next SIGUSR1 attaches them again
+  SIGUSR2          Write the flight recorder's events to a trace file
+
+Files:
+  /run/gpucause/PORT.token
+      Created at start and removed at the end, in the directory RUNTIME_DIRECTORY where that is set: the token with which
+      programs of this host read causal chains (Authorization: Bearer TOKEN). explain, query, export, flight, check and mcp read it.
+
+Exit status:
+  0   Ended by a signal, or --config.check found the configuration valid
+  1   Runtime error
+  64  Invalid command line
+  78  Invalid configuration, or invalid value of a --metrics flag";
 
 /// The command line of the user.
 #[derive(Debug, Parser)]
@@ -45,21 +54,21 @@ pub enum Command {
     #[command(after_long_help = SIGNALS_AND_STATUS)]
     Exporter(ExporterArgs),
     /// Check whether the exporter can run on this host and whether it does, and show how to fix what failed
-    #[command(visible_alias = "doctor", after_long_help = CHECK_STATUS)]
+    #[command(visible_alias = "doctor", after_long_help = check::STATUS)]
     Check(Box<CheckArgs>),
     /// Explain why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and a fix
-    #[command(after_long_help = EXPLAIN_STATUS)]
+    #[command(after_long_help = explain::STATUS)]
     Explain(ExplainArgs),
     /// Record single events and accounts of the CUDA processes on this host to a trace file
-    #[command(after_long_help = after_help::RECORD)]
+    #[command(after_long_help = record::STATUS)]
     Record(RecordArgs),
     /// Have nodes write the last seconds to flight records, all at once, and merge these into one trace file
-    #[command(after_long_help = flight_of_nodes::STATUS)]
+    #[command(after_long_help = flight::STATUS)]
     Flight(FlightOfNodesArgs),
     /// Merge several trace files, of one node or many, into one
     Merge(MergeArgs),
     /// Run read-only SQL on a trace file, or on chains and metrics of nodes
-    #[command(after_long_help = after_help::QUERY)]
+    #[command(after_long_help = query::TABLES_AND_STATUS)]
     Query(QueryArgs),
     /// Write a trace file, or the chains of nodes, for Perfetto or as Parquet files
     Export(ExportArgs),

@@ -23,8 +23,8 @@ use tokio::time::MissedTickBehavior;
 
 use crate::daemon::Daemon;
 use crate::flights::{FlightFile, FlightRecords, FlightRequest, FlightSettings};
-use crate::record::trace_recorder::{TraceRecorder, Written};
 use crate::routes::Source as _;
+use crate::trace_recorder::{TraceRecorder, Written};
 use crate::version;
 
 /// A less severe chain makes no file.

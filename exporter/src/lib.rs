@@ -3,13 +3,12 @@
 //! [`collector`]s turn what `gpucause_observe` observes into the families of `gpucause_page`, and the [`routes`] serve their page.
 
 pub mod budget;
-pub mod check;
 pub mod cli;
 pub mod collector;
+pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod daemon_state;
-pub mod demo;
 pub mod failure;
 pub mod file_limits;
 pub mod flags;
@@ -17,6 +16,7 @@ pub mod flight_recorder;
 pub mod flights;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod interrupt;
 pub mod live_page;
 pub mod logging;
 pub mod manual;
@@ -28,14 +28,11 @@ mod pid;
 pub mod privileges;
 mod progress;
 mod quantity;
-pub mod record;
-pub mod replay;
 pub mod routes;
 pub mod serve;
 pub mod service_manager;
 pub mod shutdown;
 pub mod store_url;
 mod time_shares;
-pub mod top;
+mod trace_recorder;
 pub mod version;
-pub mod view;

@@ -3,9 +3,12 @@
 use anyhow::Context as _;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use gpucause::check::{CheckArgs, Report};
-use gpucause::cli::mcp::McpError;
-use gpucause::cli::{Cli, Command, explain, export, flight_of_nodes, mcp, merge_traces, query};
+use gpucause::cli::{Cli, Command};
+use gpucause::commands::check::{CheckArgs, Report};
+use gpucause::commands::mcp::McpError;
+use gpucause::commands::{
+    demo, explain, export, flight, mcp, merge, query, record, replay, top, view,
+};
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::failure::UsageError;
@@ -18,9 +21,7 @@ use gpucause::otlp::SettingsError;
 use gpucause::peers::PeersError;
 use gpucause::serve::{self, Reloads};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{
-    demo, failure, file_limits, logging, manual, privileges, record, replay, top, view,
-};
+use gpucause::{failure, file_limits, logging, manual, privileges};
 use gpucause_http::client::{LoginError, TrustError};
 use gpucause_http::server::{BindError, Limits};
 use gpucause_input::complaint::ConfigError;
@@ -85,11 +86,11 @@ fn main() -> ExitCode {
         }
         Command::Merge(args) => {
             logging::init_messages();
-            merge_traces::run(&args)
+            merge::run(&args)
         }
         Command::Flight(args) => {
             logging::init_messages();
-            flight_of_nodes::run(&args)
+            flight::run(&args)
         }
         Command::Query(args) => {
             logging::init_messages();

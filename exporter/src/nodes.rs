@@ -28,6 +28,19 @@ const HINT: &str = "set it with --password-file or GPUCAUSE_PASSWORD";
 /// Maximum number of nodes.
 const MAX_NODES: usize = 1000;
 
+/// Flags of nodes, which conflict with a file.
+pub(crate) const FLAGS: [&str; 9] = [
+    "nodes",
+    "nodes_file",
+    "nodes_from",
+    "nodes_user",
+    "prometheus_password_file",
+    "password_file",
+    "ca_file",
+    "client_cert",
+    "client_key",
+];
+
 /// Flags that name nodes.
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
