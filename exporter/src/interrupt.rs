@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use anyhow::Context as _;
-use gpucause_investigations::unfinished_file;
+use gpucause_trace::unfinished_file;
 use nix::sys::signal::{SigSet, Signal, raise};
 
 /// From a terminal, from a service manager or a timeout, and when the terminal is closed.

@@ -11,14 +11,14 @@ use gpucause_abi::event::{Detail, Image, RawCall, RawEvent};
 use gpucause_abi::python::RawPythonFrame;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::EngineInput;
-use gpucause_investigations::recording::StackId;
-use gpucause_investigations::trace::{Finished, ProcessRef, WriteError, Writer};
 use gpucause_observe::clock::WallClock;
 use gpucause_observe::observation::Observation;
 use gpucause_observe::process_details::ProcessDetails;
 use gpucause_observe::stacks::frames::Frames;
 use gpucause_observe::stacks::python::PythonProcesses;
 use gpucause_probes::recorder::Recorder;
+use gpucause_trace::recording::StackId;
+use gpucause_trace::trace::{Finished, ProcessRef, WriteError, Writer};
 
 use crate::daemon::Daemon;
 use events::Names;

@@ -30,7 +30,7 @@ use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
-use gpucause_investigations::trace::{Start, Writer};
+use gpucause_trace::trace::{Start, Writer};
 use nix::sys::signal::Signal;
 use poll::until;
 

@@ -7,9 +7,7 @@ use std::time::Instant;
 use gpucause_abi::op::Api;
 use gpucause_abi::state::Reason;
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, Start, Writer,
-};
+use gpucause_trace::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask, Start, Writer};
 
 const EVENTS: u64 = 1_000_000;
 /// A recorder takes this many events from the kernel at a time.

@@ -18,7 +18,9 @@ use gpucause_abi::snapshot::{
 use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
-use crate::recording::{Call, Event, Filter, Kind, NodeIndex, Process, Recording, RecordingError};
+use gpucause_trace::recording::{
+    Call, Event, Filter, Kind, NodeIndex, Process, Recording, RecordingError,
+};
 
 /// The accounts at one time.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use crate::ingero::Ingero;
-use crate::recording::{Recording, RecordingError, error, read_only, wal_of};
-use crate::trace::{self, Trace};
+use gpucause_ingero::Ingero;
+use gpucause_trace::recording::{Recording, RecordingError, error, read_only, wal_of};
+use gpucause_trace::trace::{self, Trace};
 
 /// Opens a recording, for reading only.
 ///

@@ -13,7 +13,9 @@ pub(crate) mod tests;
 
 use std::io;
 
-use crate::recording::{EventId, NodeChain, Process, ProcessIndex, Recording, RecordingError};
+use gpucause_trace::recording::{
+    EventId, NodeChain, Process, ProcessIndex, Recording, RecordingError,
+};
 use selection::Selected;
 use stream::Aligned;
 

@@ -8,10 +8,10 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::observation::{ObservationState, Period, State};
 use serde::Serialize;
 
-use crate::recording::{
+use gpucause_engine::utc::utc;
+use gpucause_trace::recording::{
     Completeness, Filter, NodeIndex, RecordedSnapshot, Recording, RecordingError,
 };
-use gpucause_engine::utc::utc;
 
 /// Result of the search for causal chains. Finding none differs from not observing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -311,11 +311,11 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 mod tests {
     use super::*;
     use crate::export::tests::MadeUp;
-    use crate::recording::Session;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};
     use gpucause_engine::EngineInput;
+    use gpucause_trace::recording::Session;
 
     const NOON: f64 = 1_700_049_600.0;
 

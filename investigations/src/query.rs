@@ -18,8 +18,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use serde::Serialize;
 
-use crate::database::open_read_only;
-use crate::recording::{self, RecordingError};
+use gpucause_trace::database::open_read_only;
+use gpucause_trace::recording::{self, RecordingError};
 
 pub use live::{Tables, tables};
 pub use render::{csv, jsonl, table, tsv};

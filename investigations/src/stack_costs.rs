@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::recording::{Call, Event, Kind, ProcessIndex, StackId};
+use gpucause_trace::recording::{Call, Event, Kind, ProcessIndex, StackId};
 
 /// Calls of one function of one process under one stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

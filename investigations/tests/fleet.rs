@@ -12,7 +12,7 @@ use fake_node::{Nature, start};
 use gpucause_http::client::{Address, Client, Identity, connector};
 use gpucause_investigations::fleet::{Limits, LiveChains, chains, flights};
 use gpucause_investigations::query::{self, tables};
-use gpucause_investigations::recording::Recording as _;
+use gpucause_trace::recording::Recording as _;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

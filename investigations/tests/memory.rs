@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::any_format::open;
 use gpucause_investigations::query::{QueryError, QueryLimits, query};
-use gpucause_investigations::recording::{Filter, RecordingError};
-use gpucause_investigations::trace::{NewEvent, NewKind, Start, Writer};
+use gpucause_trace::recording::{Filter, RecordingError};
+use gpucause_trace::trace::{NewEvent, NewKind, Start, Writer};
 use rusqlite::Connection;
 
 #[test]

@@ -13,9 +13,9 @@ use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
 use gpucause_investigations::any_format::open;
-use gpucause_investigations::merge::{Input, MergeError, Merged, Progress, Warning, merge};
-use gpucause_investigations::recording::{Event, Filter, Kind, Recording, Stack, StackFrame};
-use gpucause_investigations::trace::{CLOCK_ERROR, NewCall, NewEvent, NewKind, Start, Writer};
+use gpucause_trace::merge::{Input, MergeError, Merged, Progress, Warning, merge};
+use gpucause_trace::recording::{Event, Filter, Kind, Recording, Stack, StackFrame};
+use gpucause_trace::trace::{CLOCK_ERROR, NewCall, NewEvent, NewKind, Start, Writer};
 
 const START: i64 = 1_700_000_000_000_000_000;
 

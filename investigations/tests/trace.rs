@@ -21,12 +21,12 @@ use gpucause_engine::chain::{
     Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
 };
 use gpucause_investigations::any_format::open;
-use gpucause_investigations::merge::{Input, merge};
-use gpucause_investigations::recording::{
+use gpucause_trace::merge::{Input, merge};
+use gpucause_trace::recording::{
     Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
     RecordedSnapshot, Recording, Stack, StackFrame, StackId, Task,
 };
-use gpucause_investigations::trace::{
+use gpucause_trace::trace::{
     Finished, NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError,
     Writer,
 };

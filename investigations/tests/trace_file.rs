@@ -17,8 +17,8 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
 use gpucause_engine::chain::{Cause, Chain, Course, Effect, Evidence, Severity, Victim};
 use gpucause_investigations::any_format::open;
-use gpucause_investigations::recording::{Filter, RecordingError, Stack, StackFrame, StackId};
-use gpucause_investigations::trace::{
+use gpucause_trace::recording::{Filter, RecordingError, Stack, StackFrame, StackId};
+use gpucause_trace::trace::{
     NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Writer,
 };
 use proptest::prelude::*;

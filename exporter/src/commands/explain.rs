@@ -18,8 +18,8 @@ use gpucause_investigations::export::{end_ns, of_pid};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
-use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{any_format, node};
+use gpucause_trace::unfinished_file::UnfinishedFile;
 
 use self::colour::coloured;
 pub(super) use self::job::read as ranks_of;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use gpucause_investigations::any_format;
 use gpucause_investigations::export::{self, ExportError, ParquetFolder, Written};
 use gpucause_investigations::fleet::{self, LiveChains};
-use gpucause_investigations::recording::Recording;
+use gpucause_trace::recording::Recording;
 
 use crate::interrupt;
 use crate::nodes::{block_on, report};

@@ -8,10 +8,10 @@ use clap::Args;
 use gpucause_http::client::Client;
 use gpucause_investigations::collectives::HOW_JOBS_ARE_NAMED;
 use gpucause_investigations::fleet::{self, FetchedFlights, Limits};
-use gpucause_investigations::merge::{MergeError, Merged, Warning};
 use gpucause_investigations::node::NodeUrl;
-use gpucause_investigations::trace::WriteError;
-use gpucause_investigations::unfinished_file::UnfinishedFile;
+use gpucause_trace::merge::{MergeError, Merged, Warning};
+use gpucause_trace::trace::WriteError;
+use gpucause_trace::unfinished_file::UnfinishedFile;
 
 use super::explain::ranks_of;
 use super::merge::merged;

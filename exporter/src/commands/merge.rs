@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 use gpucause_investigations::any_format;
-use gpucause_investigations::merge::{self, Input, MergeError, Merged, Progress};
+use gpucause_trace::merge::{self, Input, MergeError, Merged, Progress};
 
 use crate::interrupt;
 use crate::progress as bar;

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use gpucause_investigations::recording::PIDS;
-use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer, check};
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_observe::clock::WallClock;
 use gpucause_observe::host_name::node_name;
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
+use gpucause_trace::recording::PIDS;
+use gpucause_trace::trace::{CLOCK_ERROR, Start, Writer, check};
 use tokio::time::MissedTickBehavior;
 
 use crate::commands::top::without_calls;

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use gpucause_http::server::Server;
 use gpucause_http::token_file::TokenFile;
 use gpucause_investigations::any_format;
-use gpucause_investigations::recording::{NodeIndex, Recording};
+use gpucause_trace::recording::{NodeIndex, Recording};
 
 use crate::routes::Routes;
 use crate::shutdown::shutdown_signal;

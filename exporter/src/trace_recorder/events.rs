@@ -6,9 +6,9 @@ use gpucause_abi::ProcId;
 use gpucause_abi::event::{Detail, RawCall, RawEvent, RawOffCpu};
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::{Comm, DeviceName};
-use gpucause_investigations::recording::StackId;
-use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef};
 use gpucause_observe::clock::WallClock;
+use gpucause_trace::recording::StackId;
+use gpucause_trace::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef};
 
 /// Names as text, each made once.
 #[derive(Debug, Default)]

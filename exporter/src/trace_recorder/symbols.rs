@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer};
-use gpucause_investigations::recording::{Stack, StackId};
 use gpucause_observe::kernel_launches::readable::{function, one_line};
 use gpucause_observe::stacks::frames::{Found, Module};
 use gpucause_probes::elf::{ElfError, SymbolTables, symbol_tables};
 use gpucause_probes::mapped::FileVersion;
+use gpucause_trace::recording::{Stack, StackId};
 
 /// Stacks that wait for their names.
 const MAX_WAITING: usize = 4096;

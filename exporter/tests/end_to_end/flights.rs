@@ -5,7 +5,7 @@ use crate::poll::{until, within};
 use crate::workload::{Workload, libraries};
 use gpucause_investigations::any_format;
 use gpucause_investigations::explain::Report;
-use gpucause_investigations::recording::{self, Filter, Kind, Recording};
+use gpucause_trace::recording::{self, Filter, Kind, Recording};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::ops::ControlFlow;

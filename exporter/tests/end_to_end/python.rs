@@ -4,7 +4,7 @@ use crate::poll::until;
 use crate::recording::{end, record};
 use crate::stacks::stacks;
 use crate::workload::libraries;
-use gpucause_investigations::recording::Stack;
+use gpucause_trace::recording::Stack;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};

@@ -4,7 +4,7 @@ use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;
 use crate::workload::{Workload, libraries};
 use gpucause_investigations::any_format;
-use gpucause_investigations::recording::{self, Call, Filter, Kind, Recording};
+use gpucause_trace::recording::{self, Call, Filter, Kind, Recording};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;

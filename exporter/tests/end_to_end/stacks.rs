@@ -4,7 +4,7 @@ use crate::exporter::gpucause;
 use crate::recording::{end, record};
 use crate::workload::{Workload, libraries, program};
 use gpucause_investigations::any_format;
-use gpucause_investigations::recording::{self, Filter, Kind, Stack, StackFrame};
+use gpucause_trace::recording::{self, Filter, Kind, Stack, StackFrame};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;

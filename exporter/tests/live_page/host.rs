@@ -10,7 +10,7 @@ use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
-use gpucause_investigations::trace::{Start, Writer};
+use gpucause_trace::trace::{Start, Writer};
 
 use crate::exporter::{Exporter, gpucause};
 

@@ -11,11 +11,11 @@ use super::Incident;
 use super::report::{NodeReport, Recorded, Report, TraceFile};
 use crate::chain_filter::{ChainFilter, is_reportable};
 use crate::observation::{Observed, Outcome};
-use crate::recording::{
+use crate::stack_costs::{Cost, Origin};
+use gpucause_trace::recording::{
     CallStatistics, Completeness, NodeIndex, ProcessIndex, Recording, RecordingError, Session,
     WaitStatistics,
 };
-use crate::stack_costs::{Cost, Origin};
 use lines::{Seen, unix_seconds};
 use processes::{Processes, Span};
 

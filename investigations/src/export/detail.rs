@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use gpucause_abi::op::{Abi, Api, OPS};
 use gpucause_engine::chain::Chain;
 
-use crate::recording::{Call, Event, Kind, OffCpu, Recording, Stack};
+use gpucause_trace::recording::{Call, Event, Kind, OffCpu, Recording, Stack};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use super::selection::{Selected, nanos};
 use super::stream::{self, Aligned};
 use super::{ExportError, Output, Selection, Written};
-use crate::recording::{NodeChain, NodeIndex, Recording};
-use crate::unfinished_file::UnfinishedFile;
+use gpucause_trace::recording::{NodeChain, NodeIndex, Recording};
+use gpucause_trace::unfinished_file::UnfinishedFile;
 use partition::Partition;
 use table::{Cell, Column, RowGroups};
 

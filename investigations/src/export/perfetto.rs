@@ -14,7 +14,7 @@ use super::detail::{self, Detail, Details};
 use super::selection::{Selected, nanos};
 use super::stream::{Aligned, Clocks};
 use super::{ExportError, Output};
-use crate::recording::{Kind, NodeChain, ProcessIndex, Recording, StackId};
+use gpucause_trace::recording::{Kind, NodeChain, ProcessIndex, Recording, StackId};
 use memory::Memory;
 use packets::Packets;
 use proto::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, TrackEvent};

@@ -7,8 +7,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::ExportError;
-use crate::recording::{Filter, NodeChain, ProcessIndex, Recording, RecordingError};
 use crate::untrusted_text::line;
+use gpucause_trace::recording::{Filter, NodeChain, ProcessIndex, Recording, RecordingError};
 
 /// The user's selection. Timestamps are nanoseconds since the Unix epoch by the clock of the recorded node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

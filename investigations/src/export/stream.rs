@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::selection::Selected;
 use super::{ExportError, Output};
-use crate::recording::{Event, Kind, Recording, or_break};
+use gpucause_trace::recording::{Event, Kind, Recording, or_break};
 
 /// Events between two reports of progress.
 const PROGRESS_STEP: u64 = 4096;

@@ -12,7 +12,7 @@ use gpucause_engine::chain::{
 };
 
 use super::{ExportError, Selection, Written, perfetto};
-use crate::recording::{
+use gpucause_trace::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
     NodeIndex, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
     Stack, StackFrame, StackId, Task,

@@ -12,10 +12,10 @@ use super::{
     each,
 };
 use crate::any_format;
-use crate::merge::{self, Input, Measured};
 use crate::node::{AskError, Flight, download, record_flight, within};
-use crate::recording::NodeIndex;
-use crate::unfinished_file::UnfinishedFile;
+use gpucause_trace::merge::{self, Input, Measured};
+use gpucause_trace::recording::NodeIndex;
+use gpucause_trace::unfinished_file::UnfinishedFile;
 
 /// Nodes that are asked at a time: their records are to be of the same time.
 const PARALLEL: usize = 128;
@@ -145,7 +145,7 @@ impl FetchedFlights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::merge::{MergeError, merge};
+    use gpucause_trace::merge::{MergeError, merge};
 
     const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cases/cpu-contention.db");
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{FleetAnswer, NodeAnswer, distinct, here};
-use crate::recording::{
+use gpucause_trace::recording::{
     Node, NodeChain, NodeIndex, Process, Recording, RecordingError, Session, sort_worst_first,
 };
 

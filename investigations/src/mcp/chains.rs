@@ -122,7 +122,7 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
                 let chains = recording.chains()?.into_iter();
                 let chains =
                     chains.map(|own| (recording.node_name(own.node).to_owned(), own.chain));
-                let node = |node: &crate::recording::Node| {
+                let node = |node: &gpucause_trace::recording::Node| {
                     let clock = node.clock_ahead_ns.map(|ns| rounded(ns as f64 / 1e9));
                     json!({"node": answer::name(&node.name), "clock_ahead_s": clock})
                 };

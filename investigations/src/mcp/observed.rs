@@ -10,7 +10,7 @@ use crate::fleet::NodeAnswer;
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 use crate::page::samples;
-use crate::recording::{NodeIndex, Recording, RecordingError};
+use gpucause_trace::recording::{NodeIndex, Recording, RecordingError};
 
 /// Nodes listed.
 const MOST_NODES: usize = 20;

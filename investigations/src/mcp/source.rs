@@ -14,8 +14,8 @@ use super::answer;
 use super::call::{Abandoned, blocking};
 use crate::fleet::{self, Limits};
 use crate::node::Chains;
-use crate::recording::{Recording, RecordingError};
 use gpucause_engine::chain::Chain;
+use gpucause_trace::recording::{Recording, RecordingError};
 
 /// One line of `gpucause check`.
 #[derive(Debug, Clone, PartialEq, Eq)]

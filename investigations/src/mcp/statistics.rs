@@ -11,7 +11,7 @@ use super::arguments::Rows;
 use super::observed;
 use super::source::{Answered, Source, failures, pages};
 use crate::page::{Histogram, histograms, samples};
-use crate::recording::{
+use gpucause_trace::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
 };
 

@@ -1,9 +1,9 @@
 //! Slow calls and gaps are blamed only on what the thread's own rows prove.
 
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
+use gpucause_ingero::Ingero;
 use gpucause_investigations::explain::Report;
-use gpucause_investigations::ingero::Ingero;
-use gpucause_investigations::recording::Recording as _;
+use gpucause_trace::recording::Recording as _;
 
 use crate::fixture::{Database, MS, Row, Schema, US};
 

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use gpucause_abi::state::Reason;
+use gpucause_ingero::Ingero;
 use gpucause_investigations::explain::Report;
-use gpucause_investigations::ingero::Ingero;
-use gpucause_investigations::recording::{Call, Event, Filter, Kind, Recording as _};
+use gpucause_trace::recording::{Call, Event, Filter, Kind, Recording as _};
 
 use crate::fixture::{Database, MS, Row, START, Schema, US};
 

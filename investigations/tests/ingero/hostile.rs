@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use gpucause_investigations::any_format::open;
 use gpucause_investigations::explain::{Report, render_report};
-use gpucause_investigations::recording::{Filter, RecordingError, StackId};
+use gpucause_trace::recording::{Filter, RecordingError, StackId};
 use proptest::prelude::*;
 
 use crate::fixture::{Database, MS, Row, Schema, US};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Effect};
-use gpucause_investigations::ingero::Ingero;
-use gpucause_investigations::recording::{CallStatistics, Completeness, Recording as _};
+use gpucause_ingero::Ingero;
+use gpucause_trace::recording::{CallStatistics, Completeness, Recording as _};
 
 use crate::chains::assert_numbers_are_evidence;
 use crate::statistics::agree;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gpucause_investigations::ingero::Ingero;
-use gpucause_investigations::recording::{Completeness, Durations, Recording as _};
+use gpucause_ingero::Ingero;
+use gpucause_trace::recording::{Completeness, Durations, Recording as _};
 use rusqlite::Connection;
 
 use crate::fixture::{Database, MS, Row, Schema, US, by_sql, number};

@@ -11,7 +11,7 @@ use gpucause_engine::chain::{
 use gpucause_investigations::mcp::{
     Abandoned, CheckLine, CheckReport, DemoReport, Host, Scenario, SqlAnswer, SqlRunner,
 };
-use gpucause_investigations::recording::{
+use gpucause_trace::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
     NodeIndex, Process, ProcessIndex, Recording, RecordingError, Session, Stack, StackFrame,
     StackId, WaitStatistics,

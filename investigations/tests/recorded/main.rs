@@ -19,8 +19,8 @@ use gpucause_engine::chain::{
 use gpucause_investigations::any_format::open;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::explain::{Report, html, markdown, render_report};
-use gpucause_investigations::recording::{PIDS, Stack, StackFrame};
-use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, Start, Writer};
+use gpucause_trace::recording::{PIDS, Stack, StackFrame};
+use gpucause_trace::trace::{NewCall, NewEvent, NewKind, Start, Writer};
 
 const SECOND: u64 = 1_000_000_000;
 const BEGIN: i64 = 1_700_000_000_000_000_000;

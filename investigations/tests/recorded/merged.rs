@@ -8,9 +8,9 @@ use gpucause_engine::chain::{Cause, Chain, Loss};
 use gpucause_engine::settings::Settings;
 use gpucause_investigations::any_format::open;
 use gpucause_investigations::explain::{html, markdown, render_report};
-use gpucause_investigations::merge::{Input, merge};
 use gpucause_investigations::observation::Outcome;
-use gpucause_investigations::trace::{Start, Writer};
+use gpucause_trace::merge::{Input, merge};
+use gpucause_trace::trace::{Start, Writer};
 
 use crate::{BEGIN, Process, SECOND, TRAINER, chain, pids, record, report};
 

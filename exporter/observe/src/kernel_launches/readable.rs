@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-pub use gpucause_investigations::symbol::{MAX_CHARS, demangled, function, one_line};
+pub use gpucause_trace::symbol::{MAX_CHARS, demangled, function, one_line};
 
 /// Prefix of the host function that nvcc and clang make for a kernel.
 const STUB: &str = "__device_stub__";

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_investigations::recording::{Stack, StackFrame};
 use gpucause_probes::elf::LinkAddresses;
 use gpucause_probes::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
+use gpucause_trace::recording::{Stack, StackFrame};
 
-use gpucause_investigations::symbol::one_line;
+use gpucause_trace::symbol::one_line;
 
 /// Characters of a path that are kept.
 const MAX_PATH: usize = 256;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use gpucause_investigations::symbol::function;
 use gpucause_probes::elf::functions_around;
 use gpucause_probes::mapped::FileVersion;
+use gpucause_trace::symbol::function;
 
 use super::frames::Module;
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use gpucause_abi::event::RawEvent;
 use gpucause_abi::python::{PythonLayout, RawPythonFrame};
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_investigations::recording::StackFrame;
 use gpucause_probes::python::{Python, PythonError, PythonFrame};
 use gpucause_probes::recorder::{Recorder, RecorderError};
+use gpucause_trace::recording::StackFrame;
 
 use super::frames::Frames;
-use gpucause_investigations::symbol::one_line;
+use gpucause_trace::symbol::one_line;
 
 /// Between two tries to read a process whose interpreter has not started.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

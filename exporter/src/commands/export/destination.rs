@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
 use std::path::{Path, PathBuf};
 
-use gpucause_investigations::recording::is_same_file;
-use gpucause_investigations::unfinished_file::UnfinishedFile;
+use gpucause_trace::recording::is_same_file;
+use gpucause_trace::unfinished_file::UnfinishedFile;
 
 /// The name of standard output.
 pub(super) const STANDARD_OUTPUT: &str = "-";

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use gpucause_investigations::trace::{Finished, WriteError, Writer};
 use gpucause_observe::clock::WallClock;
 use gpucause_probes::recorder::Recorder;
+use gpucause_trace::trace::{Finished, WriteError, Writer};
 
 use super::status_line::Recorded;
 use crate::daemon::Daemon;

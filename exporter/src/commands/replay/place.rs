@@ -1,6 +1,6 @@
 //! How far a replay has come, on a terminal.
 
-use gpucause_investigations::recording::{NodeIndex, Recording};
+use gpucause_trace::recording::{NodeIndex, Recording};
 
 use crate::progress::Progress;
 

@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use gpucause_abi::ProcId;
 use gpucause_engine::EngineInput;
 use gpucause_investigations::accounts::rebuild;
-use gpucause_investigations::recording::{
-    NodeIndex, Process, ProcessIndex, Recording, RecordingError,
-};
 use gpucause_observe::chains::EVALUATE_EVERY;
+use gpucause_trace::recording::{NodeIndex, Process, ProcessIndex, Recording, RecordingError};
 
 use super::place::Place;
 use super::recorded::{Recorded, RecordedSampler};

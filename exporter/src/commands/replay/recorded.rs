@@ -11,13 +11,13 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, EngineInput, Findings, Stall};
-use gpucause_investigations::recording::Process;
 use gpucause_observe::chains::Chains;
 use gpucause_observe::clock::WallClock;
 use gpucause_observe::kernel_launches::NameSource;
 use gpucause_observe::observation::Observation;
 use gpucause_observe::pipeline::{AccountSource, Pipeline, Sampled};
 use gpucause_observe::process_details::{Details, ProcessDetails};
+use gpucause_trace::recording::Process;
 
 use super::source::Current;
 use crate::config::Config;

@@ -10,9 +10,9 @@ use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::accounts::rebuild;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::explain::Report;
-use gpucause_investigations::recording::{NodeIndex, Recording};
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_page::family::Sink;
+use gpucause_trace::recording::{NodeIndex, Recording};
 
 use super::totals::Totals;
 use crate::collector::Scope;

@@ -10,11 +10,11 @@ use gpucause_abi::state::{Phase, Reason, Role, State};
 use super::processes::{Processes, Span};
 use super::thread_time::ThreadTime;
 use crate::explain::report::{BetweenLine, CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
-use crate::recording::{
+use crate::stack_costs::{Cost, Origin, StackCosts};
+use gpucause_trace::recording::{
     CallStatistics, Completeness, Filter, Kind, NodeIndex, ProcessIndex, Recording, RecordingError,
     Session, WaitStatistics,
 };
-use crate::stack_costs::{Cost, Origin, StackCosts};
 
 /// Stacks listed of a node.
 const MOST_STACKS: usize = 20;

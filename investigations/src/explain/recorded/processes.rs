@@ -9,11 +9,11 @@ use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use super::lines::{node_of, unix_seconds};
-use crate::recording::{
+use gpucause_trace::recording::{
     CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
     WaitStatistics,
 };
-use crate::trace::{calls_of, waits_of};
+use gpucause_trace::trace::{calls_of, waits_of};
 
 /// Start and end, in nanoseconds since the Unix epoch.
 pub(super) type Span = (i64, i64);

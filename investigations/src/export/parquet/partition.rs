@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use gpucause_engine::utc::utc;
 
-use crate::recording::{NodeIndex, Recording};
-use crate::trace::fnv1a;
+use gpucause_trace::recording::{NodeIndex, Recording};
+use gpucause_trace::trace::fnv1a;
 
 /// The name of a partition whose value is empty.
 const EMPTY: &str = "__HIVE_DEFAULT_PARTITION__";

@@ -7,8 +7,8 @@ use gpucause_engine::chain::{Chain, Culprit};
 use super::super::detail::event_id;
 use super::super::selection::nanos;
 use super::{Cell, Column};
-use crate::recording::{Event, Recording};
-use crate::trace::Columns;
+use gpucause_trace::recording::{Event, Recording};
+use gpucause_trace::trace::Columns;
 
 /// The columns of events: those of a trace file's view that refer to no other table, and the start as a timestamp.
 pub(super) const EVENTS: &[Column] = &[

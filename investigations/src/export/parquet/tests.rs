@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::any_format::open;
 use crate::export::tests::MadeUp;
-use crate::merge::{Input, merge};
+use gpucause_trace::merge::{Input, merge};
 
 fn case() -> Box<dyn Recording> {
     open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/cpu-contention.db")).unwrap()

@@ -6,7 +6,9 @@ use gpucause_abi::op::{Api, Args, Class, OPS};
 
 use crate::export::detail::failed;
 use crate::export::selection::Selected;
-use crate::recording::{Completeness, Event, Kind, ProcessIndex, Recording, RecordingError};
+use gpucause_trace::recording::{
+    Completeness, Event, Kind, ProcessIndex, Recording, RecordingError,
+};
 
 /// Bytes allocated less bytes freed by each process since the recording began. Negative after frees of earlier allocations.
 pub(super) struct Memory {

@@ -11,7 +11,7 @@ use crate::export::Selection;
 use crate::export::tests::{
     BEGIN, MS, MadeUp, call, inner, python, read, sized, statistics, waited,
 };
-use crate::recording::Completeness;
+use gpucause_trace::recording::Completeness;
 use proto::TracePacket;
 
 #[derive(Clone, PartialEq, Message)]
@@ -223,7 +223,7 @@ proptest! {
         if in_order {
             made_up.events.sort_by_key(|event| event.start_ns);
         }
-        let is_instant = |event: &crate::recording::Event| {
+        let is_instant = |event: &gpucause_trace::recording::Event| {
             matches!(event.kind, Kind::Other(_) | Kind::TcpRetransmit) && event.duration_ns == 0
         };
         let expected = made_up.events.iter().filter(|event| is_instant(event)).count();

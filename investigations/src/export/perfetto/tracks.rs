@@ -8,7 +8,7 @@ use super::proto::{
     CounterDescriptor, ProcessDescriptor, SIZE_BYTES, ThreadDescriptor, TrackDescriptor,
 };
 use crate::export::nesting::{Lane, Lanes};
-use crate::recording::{Process, ProcessIndex, Recording};
+use gpucause_trace::recording::{Process, ProcessIndex, Recording};
 
 /// The kinds of slices of a thread. Each has its own track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

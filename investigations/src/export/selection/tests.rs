@@ -1,6 +1,6 @@
 use super::*;
 use crate::export::tests::{BEGIN, MS, MadeUp};
-use crate::recording::Event;
+use gpucause_trace::recording::Event;
 
 fn chosen(made_up: &MadeUp, selection: &Selection) -> (u64, u64) {
     let (written, _) = made_up.exported(selection);

@@ -8,7 +8,7 @@ use crate::mcp::arguments::Nothing;
 use crate::mcp::source::{Answered, Source, failures, pages};
 use crate::mcp::{Shared, ToolError, observed};
 use crate::page::{Sample, samples};
-use crate::recording::{Completeness, Recording, RecordingError, Session};
+use gpucause_trace::recording::{Completeness, Recording, RecordingError, Session};
 
 /// The tool.
 pub(super) struct GetDataQuality;

@@ -12,10 +12,10 @@ use crate::mcp::answer::{self, Page, list, micros, object, seconds};
 use crate::mcp::observed::Coverage;
 use crate::mcp::statistics::NOT_IN_FILE;
 use crate::mcp::{Shared, ToolError, arguments};
-use crate::recording::{
+use crate::stack_costs::{Cost, StackCosts};
+use gpucause_trace::recording::{
     Event, Filter, Kind, Process, ProcessIndex, Recording, RecordingError, StackId,
 };
-use crate::stack_costs::{Cost, StackCosts};
 
 /// Frames listed, without and with details.
 const FRAMES: [usize; 2] = [6, 64];

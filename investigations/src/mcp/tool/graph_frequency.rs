@@ -95,7 +95,7 @@ fn frequencies(
 }
 
 /// Seconds recorded of each node, by its sessions that ended properly.
-fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64> {
+fn recorded(recording: &dyn gpucause_trace::recording::Recording) -> BTreeMap<String, f64> {
     let mut spans = BTreeMap::new();
     for session in recording.sessions() {
         let Some(ended) = session.ended_ns else { continue };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use gpucause_abi::python::PythonLayout;
 use gpucause_abi::sample::{Sample, SampledFrames};
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_investigations::recording::StackFrame;
 use gpucause_probes::mapped::FileVersion;
+use gpucause_trace::recording::StackFrame;
 
 use crate::stacks::frames::{Frames, Module};
 use crate::stacks::functions::Functions;

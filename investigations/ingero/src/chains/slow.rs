@@ -5,8 +5,8 @@ use gpucause_engine::chain::{Cause, Effect, Evidence};
 
 use super::detection::{Blamed, Detection};
 use super::{Call, RuleContext, Waits, seconds, share};
-use crate::ingero::statistics::{AllUnstored, nearest_rank};
-use crate::recording::{NodeChain, ProcessIndex};
+use crate::statistics::{AllUnstored, nearest_rank};
+use gpucause_trace::recording::{NodeChain, ProcessIndex};
 
 /// A call is slow from this multiple of the usual duration.
 const SLOW: u64 = 4;

@@ -22,7 +22,7 @@ use super::Ingero;
 use super::events::FirstLaunches;
 use super::lists::Key;
 use super::rows::{self, Thread, Threads};
-use crate::recording::{NodeChain, ProcessIndex, RecordingError, sort_worst_first};
+use gpucause_trace::recording::{NodeChain, ProcessIndex, RecordingError, sort_worst_first};
 
 /// Share of an effect that a cause must explain to be named.
 const EXPLAINED: f64 = 0.5;

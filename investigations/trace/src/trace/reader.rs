@@ -22,7 +22,7 @@ use crate::recording::{
 };
 
 /// Returns true if a database is a trace of any version.
-pub(crate) fn recognise(connection: &Connection) -> rusqlite::Result<bool> {
+pub fn recognise(connection: &Connection) -> rusqlite::Result<bool> {
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'event'";
     let tables: i64 = connection.query_row(sql, [], |row| row.get(0))?;

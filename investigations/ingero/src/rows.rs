@@ -8,7 +8,7 @@ use rusqlite::Row;
 use super::codes::{self, REPORTED_AT_END};
 use super::lists::{Key, Lists};
 use super::schema::{File, Flaw, integer, natural, text};
-use crate::recording::{NodeIndex, RecordingError};
+use gpucause_trace::recording::{NodeIndex, RecordingError};
 
 /// One row.
 #[derive(Debug, Clone, Copy)]

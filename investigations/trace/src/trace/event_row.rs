@@ -55,22 +55,35 @@ pub(super) mod kind {
 
 /// An event's columns, before texts are replaced by their numbers. `None` becomes NULL.
 #[derive(Debug, Default)]
-pub(crate) struct Columns<'a> {
-    pub(crate) kind: &'static str,
-    pub(crate) op: Option<(Api, &'a str)>,
-    pub(crate) outermost: Option<bool>,
-    pub(crate) cold: Option<bool>,
-    pub(crate) code: Option<i32>,
-    pub(crate) off_cpu_ns: Option<u64>,
-    pub(crate) bytes: Option<u64>,
-    pub(crate) direction: Option<&'static str>,
-    pub(crate) object: Option<&'a str>,
-    pub(crate) reason: Option<&'static str>,
-    pub(crate) task: Option<NewTask<'a>>,
+pub struct Columns<'a> {
+    /// The kind of event, as its column has it.
+    pub kind: &'static str,
+    /// API and name of a call.
+    pub op: Option<(Api, &'a str)>,
+    /// True for a call within no other.
+    pub outermost: Option<bool>,
+    /// True for the first launch of a kernel.
+    pub cold: Option<bool>,
+    /// Return value of a call.
+    pub code: Option<i32>,
+    /// Nanoseconds that a call was off the CPU.
+    pub off_cpu_ns: Option<u64>,
+    /// Bytes that were copied, allocated, read or written.
+    pub bytes: Option<u64>,
+    /// Direction of a copy, or operation of a request.
+    pub direction: Option<&'static str>,
+    /// Name of a kernel or device.
+    pub object: Option<&'a str>,
+    /// Reason of a wait.
+    pub reason: Option<&'static str>,
+    /// The task that had the CPU, or ended the wait.
+    pub task: Option<NewTask<'a>>,
 }
 
 impl<'a> Columns<'a> {
-    pub(crate) fn of(event: &NewKind<'a>) -> Self {
+    /// The columns of an event.
+    #[must_use]
+    pub fn of(event: &NewKind<'a>) -> Self {
         let plain = |kind| Columns { kind, ..Columns::default() };
         match *event {
             NewKind::Call(call) => {

@@ -181,7 +181,7 @@ pub fn merge(
 ///
 /// # Errors
 /// As those of [`merge`].
-pub(crate) fn try_alone(input: &Input, output: &Path) -> Result<(), MergeError> {
+pub fn try_alone(input: &Input, output: &Path) -> Result<(), MergeError> {
     let file = UnfinishedFile::create(output, true).map_err(output_file::cannot_create(output))?;
     write(std::slice::from_ref(input), &file, &mut |_| {}).map(drop).map_err(named(output))
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::any_format::open;
+use crate::trace::Trace;
 
 /// A file system can be mounted.
 mod as_root {
@@ -32,10 +32,10 @@ mod as_root {
     }
 
     fn merge_without_space(folder: &Path) {
-        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cases");
         let inputs = ["cpu-contention.db", "lock.db", "dataloader.db"].map(|name| {
             let path = cases.join(name);
-            let recording = open(&path).unwrap();
+            let recording: Box<dyn Recording> = Box::new(Trace::open(&path).unwrap());
             Input::of(path, recording)
         });
         let output = folder.join("m.db");

@@ -7,9 +7,9 @@ use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence};
 
 use super::detection::{Blamed, Detection, actor, fix};
 use super::{EXPLAINED, RuleContext, Waits, seconds, share};
-use crate::ingero::lists::Key;
-use crate::ingero::rows::{Thread, covered};
-use crate::recording::{NodeChain, ProcessIndex};
+use crate::lists::Key;
+use crate::rows::{Thread, covered};
+use gpucause_trace::recording::{NodeChain, ProcessIndex};
 
 /// Fewest calls of a thread for its gaps to be evaluated.
 const MIN_CALLS: usize = 10;

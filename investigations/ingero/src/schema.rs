@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Row};
 
-use crate::database::open_read_only;
-use crate::recording::RecordingError;
+use gpucause_trace::database::open_read_only;
+use gpucause_trace::recording::RecordingError;
 
 /// Required columns of `events`.
 const NEEDED: [&str; 7] = ["id", "timestamp", "pid", "tid", "source", "op", "duration"];

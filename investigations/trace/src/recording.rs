@@ -18,7 +18,7 @@ use gpucause_engine::chain::Chain;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
 pub use open::is_same_file;
-pub(crate) use open::{error, read_only, wal_of};
+pub use open::{error, read_only, wal_of};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
 
 /// Session detail: the processes of `record --pid`, separated by commas; empty or absent where it recorded all.
@@ -131,7 +131,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn has(&self, event: &Event) -> bool {
+    /// Returns true if it selects this event.
+    #[must_use]
+    pub fn has(&self, event: &Event) -> bool {
         self.from_ns.is_none_or(|from| event.end_ns() >= from)
             && self.until_ns.is_none_or(|until| event.start_ns < until)
             && self.process.is_none_or(|process| event.process == process)
@@ -141,12 +143,12 @@ impl Filter {
 }
 
 /// Sorts chains, the [worst first](Chain::worst_first).
-pub(crate) fn sort_worst_first(chains: &mut [NodeChain]) {
+pub fn sort_worst_first(chains: &mut [NodeChain]) {
     chains.sort_by(|a, b| a.chain.worst_first(&b.chain, Chain::ALWAYS));
 }
 
 /// For callbacks that can fail where the reader only knows [`ControlFlow`]: keeps the error and stops reading.
-pub(crate) fn or_break<E>(result: Result<(), E>, failure: &mut Option<E>) -> ControlFlow<()> {
+pub fn or_break<E>(result: Result<(), E>, failure: &mut Option<E>) -> ControlFlow<()> {
     match result {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {

@@ -59,7 +59,7 @@ pub(super) fn frames_text(stack: &Stack) -> String {
 }
 
 /// FNV-1a, which users can compute too.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -13,11 +13,11 @@ use super::codes::{self, Function};
 use super::lists::Key;
 use super::rows::{self, Threads};
 use super::schema::{Flaw, integer, text};
-use crate::recording::{
+use gpucause_trace::recording::{
     Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, RecordingError, Stack, StackFrame,
     StackId, Task,
 };
-use crate::symbol;
+use gpucause_trace::symbol;
 
 /// Timestamps of first launches by process, source, operation and kernel.
 pub(super) type FirstLaunches = HashMap<(Key, i64, i64, i64), i64>;

@@ -18,7 +18,7 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// A connection that changes nothing and trusts nothing in the file.
-pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
+pub fn read_only(path: &Path) -> Result<Connection, RecordingError> {
     let open = || {
         let connection = open_read_only(path)?;
         // The first that reads the file.
@@ -29,7 +29,7 @@ pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
 }
 
 /// Returns the meaning of a SQLite error for the file.
-pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
+pub fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     let path = path.to_owned();
     let code = source.sqlite_error_code();
     match code {
@@ -47,7 +47,9 @@ pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     }
 }
 
-pub(crate) fn wal_of(path: &Path) -> PathBuf {
+/// The WAL file of a database.
+#[must_use]
+pub fn wal_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()

@@ -122,7 +122,9 @@ pub struct Task<T = Arc<str>> {
 }
 
 impl Kind {
-    pub(crate) fn borrowed(&self) -> Kind<&str> {
+    /// The kind with borrowed texts.
+    #[must_use]
+    pub fn borrowed(&self) -> Kind<&str> {
         match self {
             Self::Call(call) => {
                 let Call {

@@ -20,7 +20,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When the file is missing or not readable.
-pub(crate) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
+pub fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
     // SQLite's error does not say why.
     std::fs::File::open(path).map_err(|error| {
         let failure = ffi::Error::new(ffi::SQLITE_CANTOPEN);

@@ -24,7 +24,7 @@ use codes::Codes;
 use lists::{Aggregate, Lists};
 use schema::{File, integer, natural, text};
 
-use crate::recording::{
+use gpucause_trace::recording::{
     CallStatistics, Event, Filter, Node, NodeChain, NodeIndex, Process, ProcessIndex, Recording,
     RecordingError, Session, Stack, StackId, WaitStatistics,
 };

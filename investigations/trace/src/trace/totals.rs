@@ -27,7 +27,7 @@ fn durations(histogram: &Histogram) -> Durations {
 }
 
 /// Durations of a process's calls, by op and coldness.
-pub(crate) fn calls_of(
+pub fn calls_of(
     number: ProcessIndex,
     process: &ProcessSnapshot,
 ) -> impl Iterator<Item = CallStatistics> {
@@ -48,7 +48,7 @@ pub(crate) fn calls_of(
 }
 
 /// Off-CPU time of a process, by role and reason.
-pub(crate) fn waits_of(
+pub fn waits_of(
     number: ProcessIndex,
     process: &ProcessSnapshot,
 ) -> impl Iterator<Item = WaitStatistics> {

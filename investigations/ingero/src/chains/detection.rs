@@ -6,7 +6,7 @@ use gpucause_engine::render_template;
 use gpucause_engine::settings::Severities;
 
 use super::{RuleContext, Waits, seconds, share};
-use crate::recording::{NodeChain, ProcessIndex};
+use gpucause_trace::recording::{NodeChain, ProcessIndex};
 
 pub(super) struct Detection<'a> {
     pub(super) cause: Cause,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use rusqlite::Row;
 
 use super::schema::{File, Flaw, id32, integer, natural, text};
-use crate::recording::{Node, NodeIndex, Process, ProcessIndex, RecordingError, Session};
+use gpucause_trace::recording::{Node, NodeIndex, Process, ProcessIndex, RecordingError, Session};
 
 /// A node and a PID or TID.
 pub(super) type Key = (NodeIndex, u32);

@@ -23,9 +23,9 @@ pub use store::{ProcessRef, Store};
 pub use write_error::WriteError;
 pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
-pub(crate) use event_row::Columns;
-pub(crate) use frames::fnv1a;
+pub use event_row::Columns;
+pub use frames::fnv1a;
 pub(crate) use lists::PRUNED;
-pub(crate) use reader::recognise;
+pub use reader::recognise;
 pub(crate) use store::{NodeRef, SessionRef};
-pub(crate) use totals::{calls_of, waits_of};
+pub use totals::{calls_of, waits_of};

@@ -11,7 +11,7 @@ use super::Ingero;
 use super::codes;
 use super::lists::Key;
 use super::rows;
-use crate::recording::{
+use gpucause_trace::recording::{
     CallStatistics, Completeness, Durations, NodeIndex, Process, ProcessIndex, RecordingError,
     WaitStatistics,
 };
