@@ -27,7 +27,6 @@ pub mod peers;
 mod pid;
 pub mod privileges;
 mod progress;
-mod quantity;
 pub mod routes;
 pub mod serve;
 pub mod service_manager;

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use gpucause_engine::quantity::long_duration;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
@@ -149,18 +150,9 @@ fn style(template: &str, unit: &'static str) -> ProgressStyle {
         .with_key("left", |state: &ProgressState, text: &mut dyn std::fmt::Write| {
             let seconds = state.eta().as_secs();
             if seconds > 0 {
-                let _ = write!(text, ", {} left", duration(seconds));
+                let _ = write!(text, ", {} left", long_duration(seconds));
             }
         })
-}
-
-/// A duration in seconds as people write it.
-pub(crate) fn duration(seconds: u64) -> String {
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, seconds) => format!("{seconds} s"),
-        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    }
 }
 
 #[cfg(test)]
@@ -258,11 +250,5 @@ mod tests {
         let progress = Progress::bar(2, "events", None, Duration::ZERO);
         progress.at(1);
         assert!(progress.appears.is_none() && progress.bar.is_hidden());
-    }
-
-    #[test]
-    fn durations_are_in_two_units_at_most() {
-        let texts = [0, 59, 61, 3_599, 7_260].map(duration);
-        assert_eq!(texts, ["0 s", "59 s", "1 min 1 s", "59 min 59 s", "2 h 1 min"]);
     }
 }

@@ -12,6 +12,7 @@ pub mod cpu_list;
 mod effect;
 pub mod observation;
 pub mod peers;
+pub mod quantity;
 pub mod settings;
 pub mod utc;
 

@@ -1,6 +1,7 @@
 //! Sentence templates. All numbers come from the evidence.
 
 use crate::evidence::Evidence;
+use crate::quantity::{bytes, digits, percent, rounded_time};
 
 /// Renders a template. `{name}` stands for a name, `{number|form}` for a number of the evidence formatted as `seconds`,
 /// `percent`, `count`, `times` or `bytes`, and `{number|one/many}` for the singular or plural word. A clause in `[` and `]`, or
@@ -38,10 +39,10 @@ fn fill(text: &str, evidence: &Evidence, names: &[(&str, &str)]) -> Option<Strin
 /// A number with its unit, rounded.
 pub(crate) fn number(value: f64, form: &str) -> String {
     match form {
-        "percent" => format!("{} %", digits(value * 100.0)),
+        "percent" => percent(Some(value)),
         "times" => format!("{} times", digits(value)),
         "bytes" => bytes(value),
-        "seconds" => seconds(value),
+        "seconds" => rounded_time(value),
         _ => match form.split_once('/') {
             // The number that is printed is rounded, too.
             Some((one, many)) => if value.round() == 1.0 { one } else { many }.to_owned(),
@@ -50,42 +51,17 @@ pub(crate) fn number(value: f64, form: &str) -> String {
     }
 }
 
-fn digits(value: f64) -> String {
-    if value >= 10.0 { format!("{value:.0}") } else { format!("{value:.1}") }
-}
-
-fn seconds(value: f64) -> String {
-    let (scaled, unit) = match value {
-        v if v >= 1.0 || v <= 0.0 => (v, "s"),
-        v if v >= 1e-3 => (v * 1e3, "ms"),
-        v if v >= 1e-6 => (v * 1e6, "us"),
-        v => (v * 1e9, "ns"),
-    };
-    format!("{} {unit}", digits(scaled))
-}
-
-fn bytes(value: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut scaled, mut unit) = (value, 0);
-    while scaled >= 1024.0 && unit + 1 < units.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    format!("{} {}", digits(scaled), units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn numbers_have_their_unit() {
-        let numbers = [(0.0000123, "12 us"), (2.5, "2.5 s"), (0.0041, "4.1 ms"), (0.0, "0.0 s")];
-        for (value, text) in numbers {
-            assert_eq!(number(value, "seconds"), text);
+        for (form, text) in
+            [("seconds", "12 us"), ("percent", "0.0 %"), ("times", "0.0 times"), ("bytes", "0 B")]
+        {
+            assert_eq!(number(0.0000123, form), text);
         }
-        assert_eq!(number(0.123, "percent"), "12 %");
-        assert_eq!(number(3e9, "bytes"), "2.8 GiB");
     }
 
     #[test]

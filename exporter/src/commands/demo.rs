@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use gpucause_engine::chain::Chain;
 use gpucause_observe::chains::EVALUATE_EVERY;
 use gpucause_probes::Options;
 use gpucause_probes::registry::LibraryVerdict;
@@ -22,7 +23,6 @@ use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::serve;
 use crate::{logging, privileges};
-use gpucause_engine::chain::Chain;
 use scenario::Scenario;
 use stand_in::StandIn;
 use story::Story;

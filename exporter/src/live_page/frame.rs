@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 
 use gpucause_engine::chain::Chain;
+use gpucause_engine::quantity::bytes;
 use gpucause_investigations::html::{self, PathDetails, Periods, Text, badge, time};
 use gpucause_investigations::observation::sentence;
 
 use super::{Body, FLIGHTS, Head, Hidden, View, table, timeline};
 use crate::flights::FlightFile;
-use crate::quantity::bytes;
 use crate::version;
 
 /// Chains that are shown in full, ongoing ones first; the API has all.
@@ -167,7 +167,7 @@ fn flights(out: &mut dyn Write, files: Option<&[FlightFile]>) -> fmt::Result {
         writeln!(
             out,
             "<li><a href=\"{FLIGHTS}{name}\" download>{name}</a>, {}, {}</li>",
-            bytes(file.bytes),
+            bytes(file.bytes as f64),
             time(file.written)
         )?;
     }

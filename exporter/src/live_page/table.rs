@@ -4,11 +4,11 @@ use std::fmt::{self, Write};
 
 use gpucause_abi::Nanos;
 use gpucause_engine::chain::Chain;
+use gpucause_engine::quantity::{duration, percent, rate, ratio};
 use gpucause_investigations::html::Text;
 
 use super::processes::{ProcessRow, Processes};
 use super::view::{Chosen, Sort, View};
-use crate::quantity::{duration, percent, rate, ratio};
 use crate::time_shares::Part;
 
 /// Columns with a name that a reader sees, and the order that their links choose.

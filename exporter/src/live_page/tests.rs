@@ -1,12 +1,13 @@
+use gpucause_engine::activity::{Activities, Activity};
+use gpucause_engine::chain::{Cause, Chain, Course, Effect, Evidence, Severity, Victim};
+use gpucause_engine::observation::Period;
+
 use super::view::{ROWS, Sort};
 use super::*;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::snapshot::{Comm, TimeAccount};
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::activity::{Activities, Activity};
-use gpucause_engine::chain::{Cause, Chain, Course, Effect, Evidence, Severity, Victim};
-use gpucause_engine::observation::Period;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -91,8 +92,8 @@ fn a_row_has_the_numbers_of_the_api_and_the_same_in_units_of_people() {
         format!("<data class=\"p50\" value=\"{}\">10.2 us</data>", row.p50_seconds.unwrap()),
         format!("<data class=\"p99\" value=\"{}\">4.0 ms</data>", row.p99_seconds.unwrap()),
         format!("<data class=\"spread\" value=\"{}\">", row.spread.unwrap()),
-        "<data class=\"lost\" value=\"2\">2.00 s (25%)</data>".to_owned(),
-        "aria-label=\"host code 75%, no CPU 25%\"".to_owned(),
+        "<data class=\"lost\" value=\"2\">2.00 s (25 %)</data>".to_owned(),
+        "aria-label=\"host code 75 %, no CPU 25 %\"".to_owned(),
     ] {
         assert!(page.contains(&expected), "{expected} is not in {page}");
     }
@@ -107,7 +108,7 @@ fn a_sample_is_marked_beside_its_numbers() {
     for class in ["p50", "p99", "spread"] {
         let number = page.split(&format!("<data class=\"{class}\"")).nth(1).unwrap();
         let number = number.split("</data>").next().unwrap();
-        assert!(number.ends_with(" <small>of the 2% timed</small>"), "{class}: {number}");
+        assert!(number.ends_with(" <small>of the 1.6 % timed</small>"), "{class}: {number}");
     }
     let body = self::body(vec![activity(7, b"train", SECOND)], 1);
     assert!(!rendered(Ok(&body), "").contains(" timed</small>"));
@@ -131,7 +132,7 @@ fn of_events_only_the_page_says_that_it_does_not_know_where_time_went() {
     let page = rendered(Ok(&body), "");
     assert!(page.contains("no accounts: launches are only those that were recorded"), "{page}");
     assert!(page.contains("no accounts: its events have no curve"), "{page}");
-    for unknown in ["<data class=\"lost\"", "at most 0%", "at most 0 launches/s"] {
+    for unknown in ["<data class=\"lost\"", "at most 0 %", "at most 0 launches/s"] {
         assert!(!page.contains(unknown), "{unknown}: {page}");
     }
 }
@@ -163,7 +164,7 @@ fn the_page_needs_no_inline_script_or_style() {
     };
     body.timeline = vec![point(1_699_999_900.0), point(1_699_999_990.0)];
     let page = rendered(Ok(&body), "");
-    assert!(page.contains("at most 50%"), "{page}");
+    assert!(page.contains("at most 50 %"), "{page}");
     assert!(page.contains("In a gap no process made CUDA calls, or probes were"), "{page}");
     for forbidden in [" style=", "<style", " onclick=", "javascript:", "http://", "https://"] {
         assert!(!page.contains(forbidden), "{forbidden} is in {page}");

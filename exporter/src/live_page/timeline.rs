@@ -4,11 +4,11 @@ use std::fmt::{self, Write};
 
 use gpucause_engine::activity::{TIMELINE_SECONDS, TimelinePoint};
 use gpucause_engine::chain::{Chain, Severity};
+use gpucause_engine::quantity::{percent, rate};
 use gpucause_engine::utc::utc;
 use gpucause_investigations::html::{Text, badge};
 
 use super::Body;
-use crate::quantity::{percent, rate};
 
 /// Columns of the curves.
 const COLUMNS: usize = 180;

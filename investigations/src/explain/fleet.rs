@@ -63,11 +63,12 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_engine::observation::Period;
+
     use super::*;
     use crate::explain::render_report;
     use crate::fleet::ClockOffset;
     use crate::node::AskError;
-    use gpucause_engine::observation::Period;
     use std::collections::BTreeMap;
 
     fn url(text: &str) -> Address {

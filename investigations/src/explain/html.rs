@@ -2,11 +2,13 @@
 
 use std::fmt::{self, Write};
 
+use gpucause_engine::quantity;
+use gpucause_engine::utc::utc;
+
 use super::text::nothing_found;
 use super::{CallLine, Incident, ProcessLoss, Recorded, Report, WaitLine};
 pub(super) use crate::html::culprit;
 use crate::html::{PathDetails, Periods, STYLE, Text, badge, chain, time};
-use gpucause_engine::utc::utc;
 
 /// Rows of each table of a trace file; JSON has all.
 const MAX_ROWS: usize = 20;
@@ -125,7 +127,7 @@ fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
             Text(&stack.comm),
             stack.pid,
             stack.count,
-            seconds(Some(stack.sum_seconds))
+            quantity::time(Some(stack.sum_seconds))
         )?;
         stack.frames.iter().try_for_each(|frame| writeln!(out, "{}", Text(frame)))?;
         out.write_str("</pre></details>\n")?;
@@ -144,10 +146,10 @@ fn call(out: &mut String, own: &CallLine) -> fmt::Result {
             _ => own.op.clone(),
         }),
         own.count,
-        seconds(Some(own.sum_seconds)),
-        seconds(own.p50_seconds),
-        seconds(own.p99_seconds),
-        seconds(Some(own.max_seconds))
+        quantity::time(Some(own.sum_seconds)),
+        quantity::time(own.p50_seconds),
+        quantity::time(own.p99_seconds),
+        quantity::time(Some(own.max_seconds))
     )
 }
 
@@ -159,8 +161,8 @@ fn wait(out: &mut String, own: &WaitLine) -> fmt::Result {
         Text(&own.comm),
         Text(own.reason),
         own.count,
-        seconds(Some(own.seconds)),
-        seconds(Some(own.max_seconds))
+        quantity::time(Some(own.seconds)),
+        quantity::time(Some(own.max_seconds))
     )
 }
 
@@ -195,22 +197,13 @@ fn table<T>(
     }
 }
 
-/// In the unit that fits.
-pub(super) fn seconds(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value >= 1.0 => format!("{value:.2} s"),
-        Some(value) if value >= 1e-3 => format!("{:.1} ms", value * 1e3),
-        Some(value) => format!("{:.1} us", value * 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use gpucause_engine::observation::Period;
+
     use super::*;
     use crate::explain::NodeReport;
     use crate::observation::Observed;
-    use gpucause_engine::observation::Period;
 
     fn page(node: &str) -> String {
         let observation = Observed::of_node(Some(Period::attached(0.0).into()), 10.0, 20.0);

@@ -3,9 +3,10 @@
 use std::fmt::{self, Write};
 
 use gpucause_engine::chain::Chain;
+use gpucause_engine::quantity;
 use gpucause_engine::utc::utc;
 
-use super::html::{culprit, seconds};
+use super::html::culprit;
 use super::text::nothing_found;
 use super::{Incident, Recorded, Report};
 use crate::amounts::{amounts, plain};
@@ -179,10 +180,10 @@ fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
             own.comm.clone(),
             format!("{}{first}", own.op),
             own.count.to_string(),
-            seconds(Some(own.sum_seconds)),
-            seconds(own.p50_seconds),
-            seconds(own.p99_seconds),
-            seconds(Some(own.max_seconds)),
+            quantity::time(Some(own.sum_seconds)),
+            quantity::time(own.p50_seconds),
+            quantity::time(own.p99_seconds),
+            quantity::time(Some(own.max_seconds)),
         ]
     });
     table(out, "Calls", "PID,Process,Call,Count,Total,p50,p99,Longest", calls)?;
@@ -192,8 +193,8 @@ fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
             own.comm.clone(),
             own.reason.to_owned(),
             own.count.to_string(),
-            seconds(Some(own.seconds)),
-            seconds(Some(own.max_seconds)),
+            quantity::time(Some(own.seconds)),
+            quantity::time(Some(own.max_seconds)),
         ]
     });
     table(out, "Waits off the CPU", "PID,Process,Reason,Count,Total,Longest", waits)

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use gpucause_engine::quantity::{percent, time};
+use gpucause_engine::utc::utc;
+
 use super::report::{Recorded, Report, TraceFile};
 use super::text::{printable, render};
 use crate::untrusted_text::line;
-use gpucause_engine::utc::utc;
 
 /// Rows printed of a table; JSON has all.
 const MOST_ROWS: usize = 40;
@@ -101,16 +103,6 @@ fn tables(out: &mut String, node: &Recorded) -> std::fmt::Result {
     stacks(out, node)
 }
 
-/// A time with its unit, or a dash.
-fn time(seconds: Option<f64>) -> String {
-    let Some(seconds) = seconds else { return "-".into() };
-    match seconds {
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
-        s => format!("{:.1} us", s * 1e6),
-    }
-}
-
 /// Notes how many rows are not printed.
 fn more(out: &mut String, rows: usize, printed: usize) -> std::fmt::Result {
     match rows.saturating_sub(printed) {
@@ -187,14 +179,14 @@ fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {
     for wait in node.waits.iter().take(MOST_ROWS) {
         writeln!(
             out,
-            "  {:>8} {:<16} {:<12} {:>9}{} {:>12} {:>6.1} % {:>10}{}",
+            "  {:>8} {:<16} {:<12} {:>9}{} {:>12} {:>8} {:>10}{}",
             wait.pid,
             line(&wait.comm),
             wait.reason,
             wait.count,
             if wait.is_sample { "*" } else { " " },
             time(Some(wait.seconds)),
-            wait.share_of_recorded * 100.0,
+            percent(Some(wait.share_of_recorded)),
             time(Some(wait.max_seconds)),
             culprit(node, wait.pid)
         )?;
@@ -209,8 +201,8 @@ fn culprit(node: &Recorded, pid: u32) -> &'static str {
 
 /// A time and its share of another.
 fn part(seconds: f64, whole: f64) -> String {
-    let share = if whole > 0.0 { seconds / whole * 100.0 } else { 0.0 };
-    format!("{} ({share:.1} %)", time(Some(seconds)))
+    let share = if whole > 0.0 { seconds / whole } else { 0.0 };
+    format!("{} ({})", time(Some(seconds)), percent(Some(share)))
 }
 
 fn between_calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
@@ -255,20 +247,20 @@ fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
         "OFF THE CPU THERE"
     )?;
     for thread in node.threads.iter().take(MOST_ROWS) {
-        let of = |part: f64, whole: f64| if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
+        let of = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         let off = thread
             .off_cpu_in_gaps_seconds
             .map_or_else(|| "not recorded".into(), |off| part(off, thread.host_gap_seconds));
         writeln!(
             out,
-            "  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>5.1} % {:>10} {off:>20}{}",
+            "  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {off:>20}{}",
             thread.pid,
             thread.tid,
             line(&thread.comm),
             thread.calls,
             time(Some(thread.span_seconds)),
             time(Some(thread.host_gap_seconds)),
-            of(thread.host_gap_seconds, thread.span_seconds),
+            percent(Some(of(thread.host_gap_seconds, thread.span_seconds))),
             time(Some(thread.longest_gap_seconds)),
             culprit(node, thread.pid)
         )?;

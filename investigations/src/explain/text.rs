@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use gpucause_engine::chain::Chain;
+use gpucause_engine::utc::utc;
 
 use super::Incident;
 use crate::amounts::{amounts, losses, plain};
 use crate::observation::Outcome;
 use crate::untrusted_text::{is_control, line};
-use gpucause_engine::utc::utc;
 
 /// PIDs listed of a node.
 const MOST_PIDS: usize = 20;

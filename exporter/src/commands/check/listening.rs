@@ -166,8 +166,9 @@ fn observes(state: Option<&ObservationState>) -> (State, String, Option<&'static
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use gpucause_engine::observation::Period;
+
+    use super::*;
     use std::net::TcpListener;
 
     #[test]

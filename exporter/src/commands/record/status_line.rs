@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use gpucause_engine::quantity::long_duration;
 use indicatif::{HumanBytes, HumanCount};
 
-use crate::progress::{Progress, duration};
+use crate::progress::Progress;
 
 /// Between two updates.
 const EVERY: Duration = Duration::from_secs(1);
@@ -74,8 +75,8 @@ fn text(
         lost => format!("{} lost", HumanCount(lost)),
     };
     let time = match time {
-        Some(time) => format!("{} left", duration(time.saturating_sub(elapsed).as_secs())),
-        None => format!("{}; Ctrl-C ends", duration(elapsed.as_secs())),
+        Some(time) => format!("{} left", long_duration(time.saturating_sub(elapsed).as_secs())),
+        None => format!("{}; Ctrl-C ends", long_duration(elapsed.as_secs())),
     };
     format!("recording: {events} events, {rate:.0}/s, {lost}, {bytes} of {limit}, {time}")
 }

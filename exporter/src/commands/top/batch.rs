@@ -75,11 +75,12 @@ fn legend() -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_engine::observation::Period;
+
     use super::super::model::tests::rows;
     use super::super::state::State;
     use super::*;
     use gpucause_abi::Nanos;
-    use gpucause_engine::observation::Period;
 
     fn attached() -> Host {
         let observation = Some(Period::attached(1_700_049_600.0));
@@ -95,9 +96,9 @@ mod tests {
     const EXPECTED: &str = "\
 observation: attached since 2023-11-15 12:00:00 UTC: every launch is timed
 h host code, l launching, c other calls, . waiting for the GPU, b blocked otherwise; lost: P no CPU, L lock, I io, M page fault
-    PID COMM            LAUNCH/S      P50      P99 SPREAD LOST WHERE TIME WENT                    LARGEST STALL                                        GPU MEMORY OLDEST CALL
-   4243 starved              500 102.4 us   4.0 ms    39x  50% lllllllllllllllllPPPPPPPPPPPPPPPPP 50% CPU: cpu-burner (28576, fluent-bit.service)            +0 B -
-   4242 healthy             1000   5.1 us   5.1 us   1.0x   2% hhl..............................L 2% lock: pt_autograd_0                                 +2.0 GiB 1.2 ms cudaStreamSynchronize
+    PID COMM            LAUNCH/S      P50      P99 SPREAD  LOST WHERE TIME WENT                   LARGEST STALL                                        GPU MEMORY OLDEST CALL
+   4243 starved              500 102.4 us   4.0 ms    39x  50 % lllllllllllllllllPPPPPPPPPPPPPPPP 50 % CPU: cpu-burner (28576, fluent-bit.service)           +0 B -
+   4242 healthy             1000   5.1 us   5.1 us   1.0x 2.0 % hhl.............................L 1.5 % lock: pt_autograd_0                              +2.0 GiB 1.2 ms cudaStreamSynchronize
 ";
 
     #[test]

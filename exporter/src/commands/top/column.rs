@@ -1,7 +1,8 @@
 //! The columns of the table: the same on a screen and in plain text.
 
+use gpucause_engine::quantity::{bytes, duration, percent, rate, ratio};
+
 use super::model::Row;
-use crate::quantity::{bytes, duration, percent, rate, ratio};
 use crate::time_shares::Part;
 
 /// A column.
@@ -63,7 +64,7 @@ impl Column {
             Self::Comm => 15,
             Self::Rate | Self::P50 | Self::P99 => 8,
             Self::Spread => 6,
-            Self::Lost => 4,
+            Self::Lost => 5,
             Self::Bar => MIN_BAR,
             Self::Memory => 10,
             Self::Culprit => 32,
@@ -123,7 +124,7 @@ impl Column {
 
 /// Returns the memory that was allocated under observation: earlier memory is not known.
 pub(super) fn memory(row: &Row) -> String {
-    format!("+{}", bytes(row.live_bytes))
+    format!("+{}", bytes(row.live_bytes as f64))
 }
 
 /// The largest stall and its share.

@@ -4,6 +4,7 @@ mod detail;
 mod help;
 
 use gpucause_abi::Nanos;
+use gpucause_engine::quantity::duration;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -15,7 +16,6 @@ use super::column::{self, Column};
 use super::host::Host;
 use super::model::{Row, View};
 use super::state::State;
-use crate::quantity::duration;
 use crate::time_shares::Part;
 
 /// The parts of a view that do not change while it is shown.

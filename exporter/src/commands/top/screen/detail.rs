@@ -1,6 +1,7 @@
 //! The selected process: its calls, whom it waited for, its launch gaps.
 
 use gpucause_abi::Nanos;
+use gpucause_engine::quantity::{duration, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
@@ -9,7 +10,6 @@ use ratatui::widgets::Paragraph;
 use super::super::cells::fit;
 use super::super::model::{MAX_WAITS, Row, Wait};
 use super::{BOLD, share};
-use crate::quantity::{duration, percent};
 
 /// Cells of the left half: as wide as its table.
 const OPS_WIDTH: u16 = 78;
@@ -90,7 +90,7 @@ fn listed(
 ) -> Vec<Line<'static>> {
     let line = |wait: &Wait| {
         let part = percent(share(wait.time, elapsed));
-        Line::raw(format!("  {part:>5} {:>8}  {}", duration(Some(wait.time)), text(wait)))
+        Line::raw(format!("  {part:>6} {:>8}  {}", duration(Some(wait.time)), text(wait)))
     };
     if waits.is_empty() {
         return vec![Line::raw("  nobody")];

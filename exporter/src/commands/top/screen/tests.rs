@@ -1,9 +1,10 @@
 //! Screens as text, against golden files; `GPUCAUSE_BLESS=1` rewrites them.
 
+use gpucause_engine::observation::Period;
+
 use super::super::model::tests::rows;
 use super::super::state::Action;
 use super::*;
-use gpucause_engine::observation::Period;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -64,7 +65,8 @@ fn screen(size: (u16, u16), mut view: View, actions: &[Action]) -> String {
 }
 
 fn assert_golden(name: &str, screen: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/top/screen/golden").join(name);
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/top/screen/golden").join(name);
     if std::env::var_os("GPUCAUSE_BLESS").is_some() {
         std::fs::write(&path, screen).unwrap();
     }
@@ -80,7 +82,7 @@ fn a_wide_terminal_has_every_column() {
 #[test]
 fn eighty_columns_are_enough_for_the_bar_and_the_line_below_has_the_rest() {
     let screen = screen((80, 10), view(), &[Action::Down, Action::Pause]);
-    assert!(screen.contains("4242 healthy: stall 2% lock: pt_autograd_0"), "{screen}");
+    assert!(screen.contains("4242 healthy: stall 1.5 % lock: pt_autograd_0"), "{screen}");
     assert_golden("narrow.txt", &screen);
 }
 
@@ -109,8 +111,8 @@ fn the_smallest_usual_terminal_has_who_ended_the_waits_and_the_whole_stall() {
     }
     let screen = screen((80, 24), many, &[Action::Down, Action::Detail]);
     for part in [
-        "4242 healthy: stall 2% lock: pt_autograd_0\n",
-        "WHO ENDED ITS WAITS\n    80%",
+        "4242 healthy: stall 1.5 % lock: pt_autograd_0\n",
+        "WHO ENDED ITS WAITS\n    80 %",
         "FROM LAUNCH",
         "b blocked otherwise\n",
         "? help",
