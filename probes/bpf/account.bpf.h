@@ -21,7 +21,7 @@ static __always_inline void account_add(struct thread *thread, __u32 phase, __u3
 		__sync_fetch_and_add(&thread->account.cells_ns[cell], ns);
 }
 
-/* Opens the account of a thread that is on a CPU. Nothing is added to it before `account_since_ns` is set, which is last. */
+/* Opens the account of a thread that is on a CPU. Others add nothing to it until `account_since_ns` is set, at the end. */
 static __always_inline void open_account(struct thread *thread)
 {
 	__u64 now = bpf_ktime_get_ns();

@@ -2,8 +2,8 @@
 /* Off-CPU time of tracked threads, split by reason.
  *
  * A thread that leaves the CPU while runnable was preempted, unless it hands its work over. A blocked one waits for its blocked reason
- * until it is woken, and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
- * `woken_ns` and `awake_ns` are written by the waker, one at a time, and read when the thread returns. */
+ * until it is woken, and then for a CPU. These programs run with interrupts off, and for one task on one CPU at a time, so each field
+ * has one writer; `woken_ns` and `awake_ns` are written by the waker, one at a time, and read when the thread returns. */
 
 /* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
 #define AT_ONCE_NS 50000ULL
@@ -226,11 +226,12 @@ VERIFIED_ONCE int note_node(struct thread *thread)
 	return 0;
 }
 
-/* A launch whose return is not seen is over when the thread next runs. A call program that this interrupts does not change
- * the phase while there is such a launch: it begins by dropping it. */
+/* A launch whose return is not seen is over when the thread has waited. Not after a preemption: that may have interrupted a
+ * call program that changes the phase. */
 static __always_inline void end_unseen_launch(struct thread *thread)
 {
-	if (thread->phase == PHASE_LAUNCH && thread->depth && is_truncated(&thread->frames[0]))
+	if (thread->phase == PHASE_LAUNCH && thread->off_reason != REASON_PREEMPTED && thread->depth &&
+	    is_truncated(&thread->frames[0]))
 		*(volatile __u32 *)&thread->phase = PHASE_HOST;
 }
 

@@ -30,7 +30,8 @@ VERIFIED_ONCE int charge_unseen(struct thread *thread, __u32 reason, __u64 since
 
 /* The running thread left its CPU at `since` and its switch-in was not reported. All charged parts lie within the
  * interval; the unknown rest is running time. Call programs run this, too, and the switch program may interrupt it: who
- * takes `off_since_ns` away charges the interval, and sums grow by atomic operations. */
+ * takes `off_since_ns` away charges the interval, and sums of off-CPU time grow by atomic operations. What names the waker and
+ * the culprit may then be of the later interval. */
 VERIFIED_ONCE int recover_missed_switch_in(struct thread *thread, __u64 now)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

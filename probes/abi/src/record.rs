@@ -229,8 +229,9 @@ records! {
     ///
     /// The call programs write `account_since_ns`, `counted_link`, `counted_op`, `counted_return`, `counted_stack`, `depth`,
     /// `frames`, `hist_key`, `hit_window`, `hits`, `kernel_hist_key`, `kernel_key`, `launched_ns`, `launched_turn`, `launches`,
-    /// `left`, `load`, `mode`, `modes`, `moved_ns`, `phase` and `role`. No program that may interrupt them writes these, and they
-    /// write no other field, except where `.ci/check-writers` says so: it derives this from `probes/bpf`.
+    /// `left`, `load`, `mode`, `modes`, `moved_ns`, `offcpu_at_return_ns`, `phase` and `role`. No program that may interrupt them
+    /// writes these, and they write no others. Exceptions are the functions in `APART` of `.ci/check-writers`, which checks this
+    /// list.
     ThreadRecord as "thread" {
         proc_id: u32,
         tgid: u32,
@@ -297,7 +298,7 @@ records! {
         /// When the thread's last idle wait ended, or when it was first seen, and what it had waited for locks until then.
         busy_since_ns: u64,
         busy_lock_ns: u64,
-        /// Written by the switch program, between states.
+        /// Changed between states.
         account: AccountRecord,
         /// Running time that the call programs moved between phases: to be added to that of `account`, modulo 2^64.
         moved_ns: [u64; PHASES],
@@ -337,7 +338,7 @@ records! {
         settled_ns: u64,
         retries: [RetryRecord; MAX_RETRIES],
         offcpu_ns: [u64; REASONS],
-        /// `offcpu_ns` when the returning call ended; of the call programs.
+        /// `offcpu_ns` when the returning call ended.
         offcpu_at_return_ns: [u64; REASONS],
         /// When `fed_share` was last computed, and the CPU time of `fed_by` until then.
         fed_at_ns: u64,
