@@ -1,7 +1,7 @@
 //! Sentence templates. All numbers come from the evidence.
 
 use crate::evidence::Evidence;
-use crate::quantity::{bytes, digits, percent, rounded_time};
+use crate::quantity::{digits, percent, rounded_bytes, rounded_time};
 
 /// Renders a template. `{name}` stands for a name, `{number|form}` for a number of the evidence formatted as `seconds`,
 /// `percent`, `count`, `times` or `bytes`, and `{number|one/many}` for the singular or plural word. A clause in `[` and `]`, or
@@ -41,7 +41,7 @@ pub(crate) fn number(value: f64, form: &str) -> String {
     match form {
         "percent" => percent(Some(value)),
         "times" => format!("{} times", digits(value)),
-        "bytes" => bytes(value),
+        "bytes" => rounded_bytes(value),
         "seconds" => rounded_time(value),
         _ => match form.split_once('/') {
             // The number that is printed is rounded, too.

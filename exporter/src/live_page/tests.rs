@@ -132,7 +132,7 @@ fn of_events_only_the_page_says_that_it_does_not_know_where_time_went() {
     let page = rendered(Ok(&body), "");
     assert!(page.contains("no accounts: launches are only those that were recorded"), "{page}");
     assert!(page.contains("no accounts: its events have no curve"), "{page}");
-    for unknown in ["<data class=\"lost\"", "at most 0 %", "at most 0 launches/s"] {
+    for unknown in ["<data class=\"lost\"", "at most 0.0 %", "at most 0 launches/s"] {
         assert!(!page.contains(unknown), "{unknown}: {page}");
     }
 }

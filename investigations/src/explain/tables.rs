@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gpucause_engine::quantity::{percent, time};
+use gpucause_engine::quantity::{percent_with_tenths, time};
 use gpucause_engine::utc::utc;
 
 use super::report::{Recorded, Report, TraceFile};
@@ -186,7 +186,7 @@ fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {
             wait.count,
             if wait.is_sample { "*" } else { " " },
             time(Some(wait.seconds)),
-            percent(Some(wait.share_of_recorded)),
+            percent_with_tenths(wait.share_of_recorded),
             time(Some(wait.max_seconds)),
             culprit(node, wait.pid)
         )?;
@@ -202,7 +202,7 @@ fn culprit(node: &Recorded, pid: u32) -> &'static str {
 /// A time and its share of another.
 fn part(seconds: f64, whole: f64) -> String {
     let share = if whole > 0.0 { seconds / whole } else { 0.0 };
-    format!("{} ({})", time(Some(seconds)), percent(Some(share)))
+    format!("{} ({})", time(Some(seconds)), percent_with_tenths(share))
 }
 
 fn between_calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
@@ -260,7 +260,7 @@ fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
             thread.calls,
             time(Some(thread.span_seconds)),
             time(Some(thread.host_gap_seconds)),
-            percent(Some(of(thread.host_gap_seconds, thread.span_seconds))),
+            percent_with_tenths(of(thread.host_gap_seconds, thread.span_seconds)),
             time(Some(thread.longest_gap_seconds)),
             culprit(node, thread.pid)
         )?;

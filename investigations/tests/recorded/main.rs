@@ -251,7 +251,7 @@ fn time_between_calls_is_of_the_accounts_and_of_single_threads_only_where_every_
     let events: Vec<_> = node.calls.iter().map(|own| (own.count, own.events)).collect();
     assert_eq!(events, [(10, 2), (2, 2)]);
     let text = render_report(&report, false);
-    assert!(text.contains("4.00 s (50 %)        1.00 s (25 %)\n"), "{text}");
+    assert!(text.contains("4.00 s (50.0 %)      1.00 s (25.0 %)\n"), "{text}");
     assert!(text.contains("percentiles are of all calls\n"), "{text}");
 }
 
