@@ -96,7 +96,7 @@ pub fn chain(
     out: &mut dyn Write,
     chain: &Chain,
     periods: Periods,
-    evidence: PathDetails,
+    path: PathDetails,
 ) -> fmt::Result {
     let Chain { cause, effect, victim, .. } = chain;
     let (id, severity) = (Text(&chain.id), chain.severity_in(periods.severity));
@@ -132,7 +132,7 @@ pub fn chain(
         out,
         "<p><button type=\"button\" class=\"copy\" id=\"copy-{id}\" data-copy=\"fix-{id}\" hidden>Copy the fix</button></p>"
     )?;
-    details(out, chain, evidence)?;
+    details(out, chain, path)?;
     out.write_str("</article>\n")
 }
 

@@ -1,4 +1,4 @@
-//! Tools for the investigation after an alert: reports, queries, exports and traces.
+//! Tools for the investigation after an alert: reports, queries, exports and answers for assistants.
 
 pub mod accounts;
 pub mod any_format;

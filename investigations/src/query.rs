@@ -24,7 +24,7 @@ use gpucause_trace::recording::{self, RecordingError};
 pub use live::{Tables, tables};
 pub use render::{csv, jsonl, table, tsv};
 
-/// QueryLimits of a query.
+/// Limits of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryLimits {
     /// From its start to the last row.

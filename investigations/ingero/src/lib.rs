@@ -5,7 +5,7 @@
 //! - Driver calls are stored in addition to the runtime calls that made them.
 //! - Events are a sample; `event_aggregates` counts all of them.
 //!
-//! Chains in the file are ignored; see `ingero/chains.rs`.
+//! Chains in the file are ignored; see `chains.rs`.
 
 mod chains;
 mod codes;

@@ -1,4 +1,4 @@
-//! Trace files: recordings of nodes, read and written.
+//! Trace files: recordings of nodes, read, written and merged; and readable names of the functions in them.
 
 pub mod database;
 pub mod merge;
