@@ -74,8 +74,7 @@ fn start(source: impl Source, limits: Limits) -> Running {
         let until = async {
             let _ = stopped.await;
         };
-        let path = "/metrics".parse().unwrap();
-        let routes = Routes::new(&server, Arc::new(source), path);
+        let routes = Routes::new(&server, Arc::new(source), "/metrics".parse().unwrap());
         runtime.block_on(server.serve(routes, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     });

@@ -226,8 +226,8 @@ VERIFIED_ONCE int note_node(struct thread *thread)
 	return 0;
 }
 
-/* A launch whose return is not seen is over when the thread has waited. Not after a preemption: that may have interrupted a
- * call program that changes the phase. */
+/* A launch whose return is not seen is over once the thread has waited, or makes another call. Not after a preemption: that
+ * may have interrupted a call program that changes the phase. */
 static __always_inline void end_unseen_launch(struct thread *thread)
 {
 	if (thread->phase == PHASE_LAUNCH && thread->off_reason != REASON_PREEMPTED && thread->depth &&

@@ -38,7 +38,7 @@ impl ParquetFolder {
     /// Writes the selected part of a recording. `progress` is called with the number of events read.
     ///
     /// # Errors
-    /// As [`perfetto`](super::perfetto()). Events before damage have been written, as complete files.
+    /// The errors of [`perfetto`](super::perfetto()). Events before damage have been written, as complete files.
     pub fn write(
         &mut self,
         recording: &dyn Recording,
