@@ -102,6 +102,13 @@ impl Launches {
         Self { timed, sum, waited, ..self }
     }
 
+    /// Those that a window without observed ones has at the rate of the longer window's observed time.
+    fn at_the_rate_of(longer: &Delta<'_>, wall: Nanos) -> Self {
+        let own = Self::of(longer);
+        let all = of_all(wall, own.all, longer.observed().0).0;
+        Self { all, untimed: all, cold: Nanos(0), ..own }
+    }
+
     /// Time of those that were not timed.
     fn hidden(&self) -> Nanos {
         of_all(self.sum, self.untimed, self.timed)
@@ -223,7 +230,12 @@ pub(crate) fn computing(
     if of_window(own) < MIN_COMPUTED || of_window(busy) < 1.0 - MAX_IDLE {
         return None;
     }
-    let launches = Launches::of(delta).with_durations_of(longer);
+    // Until launches are observed again, the process does what it did.
+    let launches = if delta.saw_no_launches() && computed_before & 1 == 1 {
+        Launches::at_the_rate_of(longer, delta.wall)
+    } else {
+        Launches::of(delta).with_durations_of(longer)
+    };
     let waited = waited_for_gpu(delta, &launches);
     let computed = own.less(launches.hidden()).min(delta.wall);
     let all_timed = launches.untimed == 0 && delta.saw_launches();

@@ -222,10 +222,23 @@ impl<'a> Delta<'a> {
 
     /// Launches were counted for nearly all of the window.
     pub(crate) fn saw_launches(&self) -> bool {
+        ratio(self.unobserved(), self.wall) <= MAX_UNOBSERVED
+    }
+
+    /// Launches were counted for hardly any of the window.
+    pub(crate) fn saw_no_launches(&self) -> bool {
+        ratio(self.observed(), self.wall) <= MAX_UNOBSERVED
+    }
+
+    /// The part of the window in which launches were counted.
+    pub(crate) fn observed(&self) -> Nanos {
+        self.wall.less(self.unobserved())
+    }
+
+    fn unobserved(&self) -> Nanos {
         let unobserved = |launches: &LaunchSampling| launches.unobserved;
         let baseline = self.baseline.map_or(Nanos(0), |baseline| unobserved(&baseline.launches));
-        let now = self.now.map_or(Nanos(0), |now| unobserved(&now.launches));
-        ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
+        self.now.map_or(Nanos(0), |now| unobserved(&now.launches)).less(baseline)
     }
 
     /// The op that is launched most, and what its quickest tenth takes at most; `None` with few timed ones.
@@ -278,9 +291,7 @@ impl<'a> Delta<'a> {
     }
 
     fn has_unobserved_launches(&self) -> bool {
-        let unobserved = |launches: &LaunchSampling| launches.unobserved;
-        let baseline = self.baseline.map(|baseline| unobserved(&baseline.launches));
-        self.now.map(|now| unobserved(&now.launches)) > Some(baseline.unwrap_or_default())
+        self.unobserved() > Nanos(0)
     }
 
     /// The dispatcher thread with the largest `amount`.

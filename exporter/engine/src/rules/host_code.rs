@@ -28,7 +28,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_launch_gap_seconds",
         "gpucause_memcpy_duration_seconds",
     ],
-    needs: "in three of five windows with launches, the threads that launch compute for half of the time, wait for the GPU for less than \
+    needs: "in three of five windows with launches (one in which no call is observed counts like the one before), the threads that launch compute for half of the time, wait for the GPU for less than \
             5 % of it and for nothing else for 10 %: in synchronisation, allocation and collectives, in copies from the device beyond what \
             copying takes, in launches beyond 10 us (graphs: 500 us); severity low, with 10 % of the time in pauses between launches of \
             1 ms and more medium (where launches are sampled, with as much of that as is sure by three standard deviations), at most high \

@@ -149,6 +149,42 @@ fn slow_workers_alone_are_named_where_a_thread_computes_between_batches() {
     host.only(Cause::DataloaderStarvation);
 }
 
+/// A window of which a tenth was observed.
+fn tenth_observed(train: &mut Process, launches: u64) {
+    train.on(100).launches(launches, 8 * US).pauses(launches, 42 * US);
+    train.now.launches.unobserved.0 += WINDOW - WINDOW / 10;
+}
+
+fn unobserved(train: &mut Process) {
+    train.on(100);
+    train.now.launches.unobserved.0 += WINDOW;
+}
+
+#[test]
+fn a_loop_that_is_not_observed_now_and_then_is_limited_by_itself_throughout() {
+    let mut host = Host::training();
+    host.run_all(30, |processes, window| match window % 3 {
+        0 => tenth_observed(&mut processes[0], 4_000),
+        _ => unobserved(&mut processes[0]),
+    });
+    assert_eq!(host.only(Cause::HostCode).severity, Severity::Low);
+    assert_eq!(host.only(Cause::HostCode).ongoing, Some(true));
+}
+
+#[test]
+fn observed_time_without_launches_ends_what_was_not_observed() {
+    let mut host = Host::training();
+    host.run_all(300, |processes, window| match window % 15 {
+        0 => tenth_observed(&mut processes[0], 4_000),
+        1 => unobserved(&mut processes[0]),
+        // An evaluation, of which a tenth of the first window is observed.
+        2 => tenth_observed(&mut processes[0], 0),
+        3..=6 => unobserved(&mut processes[0]),
+        _ => steady(&mut processes[0]),
+    });
+    host.is_silent();
+}
+
 #[test]
 fn an_evaluation_on_the_cpu_between_phases_of_training_is_healthy() {
     let mut host = Host::training();
