@@ -2,9 +2,9 @@
 
 mod host;
 mod probe_states;
+mod source;
 mod victim;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::activity::TimelinePoint;
-use gpucause_engine::chain::Chain;
-use gpucause_engine::observation::{ObservationState, is_observed};
+use gpucause_engine::observation::ObservationState;
 use gpucause_engine::{EngineInput, Findings};
 use gpucause_http::web_config::LiveWebConfig;
 use gpucause_observe::chains::{Chains, engine_input};
@@ -24,24 +22,22 @@ use gpucause_observe::host_name::node_name;
 use gpucause_observe::observation::Observation;
 use gpucause_observe::observing::{Observing, Switch};
 use gpucause_observe::pipeline::Pipeline;
-use gpucause_observe::sampler::observer::{Explained, Observer};
+use gpucause_observe::sampler::observer::Observer;
 use gpucause_observe::sampler::{SampleError, Sampler};
 use gpucause_observe::visibility::obstacles;
-use gpucause_page::family::Sink;
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::collector::{Collectors, Content, Scope};
-use crate::config::{Config, MetricsSettings};
+use crate::collector::Collectors;
+use crate::config::Config;
 use crate::daemon_state::{ConfigState, DaemonState};
 use crate::file_limits::{self, TooFewFiles};
 use crate::flights::FlightRecords;
-use crate::live_page::{Problem, Processes};
+use crate::live_page::Problem;
 use crate::otlp::ChainLog;
 use crate::peers::PeerRanks;
-use crate::routes::{Readiness, ScrapeError, Source};
 use host::{Host, ThreadSampler};
 use victim::victim_process;
 
@@ -405,75 +401,6 @@ impl Daemon {
             let ended = observer.source().shared.probes.ended()?;
             observer.reap(monotonic_now(), &ended)
         })
-    }
-}
-
-impl Source for Daemon {
-    fn collectors(&self) -> Vec<&'static str> {
-        self.collectors.names()
-    }
-
-    fn metrics(&self) -> MetricsSettings {
-        self.config().metrics.clone()
-    }
-
-    fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        let explained = self.sampler.page(monotonic_now());
-        let explained = explained.map_err(|error| ScrapeError(Box::new(error)))?;
-        let Explained { observation, findings } = &*explained;
-        let content = Content { observation, findings, daemon: &self.shared.state() };
-        Ok(self.collectors.write(content, scope, page)?)
-    }
-
-    fn chains(&self) -> Vec<Chain> {
-        self.chains.chains()
-    }
-
-    fn processes(&self) -> Option<Vec<u32>> {
-        self.chains.evaluated()
-    }
-
-    fn names(&self) -> BTreeMap<u32, String> {
-        self.chains.names()
-    }
-
-    fn process_rows(&self) -> Processes {
-        let live = self.chains.evaluated().map(|_| self.live.load(Ordering::Relaxed));
-        Processes::of(self.chains.activities().as_ref(), live)
-    }
-
-    fn timeline(&self) -> Vec<TimelinePoint> {
-        let mut points = self.chains.timeline();
-        let state = self.observation_state();
-        points.retain(|own| is_observed(own, state.earlier.iter().chain([&state.current])));
-        points
-    }
-
-    fn flights(&self) -> Option<Arc<FlightRecords>> {
-        self.shared.flights.get().cloned()
-    }
-
-    fn problem(&self) -> Option<Problem> {
-        self.problem_slot().clone()
-    }
-
-    fn observation(&self) -> ObservationState {
-        self.observation_state()
-    }
-
-    fn ready(&self) -> Readiness {
-        let status = self.status();
-        self.shared.observing.update(&status);
-        if !status.enabled {
-            return Readiness::Disabled;
-        }
-        if !status.is_ready() {
-            return Readiness::NotReady("searching for the CUDA libraries in use".into());
-        }
-        if let Some(reason) = self.shared.observing.why_nothing(&status) {
-            return Readiness::NotReady(reason);
-        }
-        Readiness::Ready
     }
 }
 

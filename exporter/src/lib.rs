@@ -20,6 +20,7 @@ mod interrupt;
 pub mod live_page;
 pub mod logging;
 pub mod manual;
+pub mod node_snapshot;
 pub mod nodes;
 pub mod other_exporters;
 pub mod otlp;

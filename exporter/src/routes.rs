@@ -176,7 +176,7 @@ impl Routes {
             answer
         });
         match answer.await {
-            Ok(answer) => reply(StatusCode::OK, JSON, answer),
+            Ok(answer) => answer,
             Err(error) => {
                 reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::failure(&error.to_string()))
             }

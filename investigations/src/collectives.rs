@@ -1,64 +1,103 @@
-//! A job that hangs: which rank has not entered which collective, and what its thread does instead. Two readings of the pages of its
+//! A job that hangs: which rank has not entered which collective, and what its thread does instead. Two snapshots of each of its
 //! nodes, a moment apart, show both: what each rank has entered, and what its thread did meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 
-use gpucause_abi::op::{Class, op_of_symbol};
+use gpucause_abi::Nanos;
+use gpucause_abi::op::{Class, OpId};
+use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
+use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_trace::recording::{Process, Recording, RecordingError};
 use serde::Serialize;
 
 use crate::explain::FailureReport;
 use crate::fleet::NodeFailure;
 use crate::observation::Outcome;
-use crate::page::{Sample, samples};
 use crate::untrusted_text::line;
 
 /// Calls between two ranks alone: their numbers differ by rank.
 const POINT_TO_POINT: [&str; 3] = ["ncclSend", "ncclRecv", "ncclPutSignal"];
+/// Details of processes: the job's number, and what the launcher set.
+const SLURM_JOB: &str = "slurm_job";
+const LAUNCHED_AS: [&str; 2] = ["rank", "world_size"];
 /// Advice where a job has no rank.
 pub const HOW_JOBS_ARE_NAMED: &str = "name a job by its number in Slurm or by the name of its processes, as in the labels slurm_job and comm of \
     gpucause_process_info";
 /// Ranks of a job that are compared; what has more is not read.
 const MAX_RANKS: usize = 100_000;
 
-/// Metrics of one rank, from a node's page.
-#[derive(Debug, Default)]
+/// Account of one rank.
+#[derive(Debug)]
 struct Rank {
     number: u32,
     comm: String,
     world_size: u32,
-    /// Calls of each collective: those that returned, and one that has not.
-    entered: BTreeMap<String, f64>,
-    bytes: BTreeMap<String, f64>,
-    /// Seconds of its dispatchers, by phase and state.
-    times: BTreeMap<(String, String), f64>,
+    /// Calls of each collective: those that returned, and those that have not.
+    entered: BTreeMap<OpId, u64>,
+    bytes: BTreeMap<OpId, u64>,
+    /// Time of its dispatchers.
+    time: TimeAccount,
     /// The oldest call that has not returned, and its age.
-    in_call: Option<(String, f64)>,
+    in_call: Option<(OpId, Nanos)>,
 }
 
 impl Rank {
-    fn all_entered(&self) -> f64 {
-        self.entered.values().sum()
+    /// The account of a process; `None` if it is no rank.
+    fn of(process: &ProcessSnapshot, known: &Process) -> Option<Self> {
+        // Workers inherit the variables of the launcher.
+        let is_worker = process.parent.is_some() && !process.dispatches;
+        if is_worker || process.ended.is_some() {
+            return None;
+        }
+        let (number, world_size) = process.rank.or_else(|| launched_as(known))?;
+        let mut entered: BTreeMap<OpId, u64> = BTreeMap::new();
+        for call in process.calls.iter().filter(|call| is_collective(call.op)) {
+            *entered.entry(call.op).or_default() += call.durations.count();
+        }
+        let in_calls = || process.dispatchers.iter().filter_map(|thread| thread.inflight);
+        for (op, _) in in_calls().filter(|(op, _)| is_collective(*op)) {
+            *entered.entry(op).or_default() += 1;
+        }
+        Some(Self {
+            number,
+            comm: known.comm.clone(),
+            world_size,
+            entered,
+            bytes: process.collectives.iter().copied().collect(),
+            time: process.dispatcher_time,
+            in_call: in_calls().max_by_key(|(_, age)| *age),
+        })
     }
 
-    fn all_time(&self) -> f64 {
-        self.times.values().sum()
+    fn all_entered(&self) -> u64 {
+        self.entered.values().fold(0, |all, own| all.saturating_add(*own))
     }
 
-    fn entered(&self, op: &str) -> f64 {
-        self.entered.get(op).copied().unwrap_or(0.0)
+    fn entered(&self, op: OpId) -> u64 {
+        self.entered.get(&op).copied().unwrap_or(0)
     }
 
-    fn bytes(&self, op: &str) -> f64 {
-        self.bytes.get(op).copied().unwrap_or(0.0)
+    fn bytes(&self, op: OpId) -> u64 {
+        self.bytes.get(&op).copied().unwrap_or(0)
     }
+}
+
+fn launched_as(process: &Process) -> Option<(u32, u32)> {
+    let number = |wanted: &str| {
+        let (_, value) = process.details.iter().find(|(name, _)| name == wanted)?;
+        value.parse::<u32>().ok()
+    };
+    let [rank, ranks] = LAUNCHED_AS.map(number);
+    rank.zip(ranks).filter(|(rank, ranks)| rank < ranks)
 }
 
 /// One reading of a job's ranks, by node and PID.
 #[derive(Debug)]
 pub struct Reading {
     job: String,
-    ranks: BTreeMap<(String, String), Rank>,
+    ranks: BTreeMap<(String, u32), Rank>,
 }
 
 impl Reading {
@@ -72,69 +111,57 @@ impl Reading {
         self.ranks.keys().any(|(own, _)| own == node)
     }
 
-    /// Without processes that ended, whose series stay for a while: time passes for all others.
+    /// Without processes that ended and are not known to have: time passes for all others.
     fn without_ended(mut self, before: &Self) -> Self {
         self.ranks.retain(|key, rank| {
-            before.ranks.get(key).is_none_or(|earlier| earlier.all_time() < rank.all_time())
+            before.ranks.get(key).is_none_or(|earlier| earlier.time.total() < rank.time.total())
         });
         self
     }
 
-    /// Adds what a node's page shows. Samples that make no sense count for nothing.
-    pub fn add(&mut self, node: &str, page: &str) {
-        let mut own: BTreeMap<String, Rank> = BTreeMap::new();
-        for info in samples(page, "gpucause_process_info{") {
-            let is_of = [info.label("slurm_job"), info.label("comm")].contains(&&*self.job);
-            let number = |label| info.label(label).parse::<u32>().ok();
-            let (Some(rank), Some(world_size)) = (number("rank"), number("world_size")) else {
-                continue;
-            };
-            if is_of && self.ranks.len() + own.len() < MAX_RANKS {
-                let comm = info.label("comm").to_owned();
-                let rank = Rank { number: rank, comm, world_size, ..Rank::default() };
-                own.insert(info.label("pid").to_owned(), rank);
-            }
-        }
-        let mut each = |name: &str, take: &dyn Fn(&mut Rank, &Sample)| {
-            for sample in samples(page, name) {
-                let sensible = sample.value.is_finite() && sample.value >= 0.0;
-                if let Some(rank) = own.get_mut(sample.label("pid")).filter(|_| sensible) {
-                    take(rank, &sample);
+    /// Adds the ranks in a node's snapshot.
+    ///
+    /// # Errors
+    /// When it is damaged; nothing is added then.
+    pub fn add(&mut self, node: &str, recording: &dyn Recording) -> Result<(), RecordingError> {
+        let mut own: BTreeMap<(String, u32), Rank> = BTreeMap::new();
+        recording.snapshots(&mut |recorded| {
+            for process in &recorded.input.snapshot.processes {
+                let known = recorded.processes.get(&process.id);
+                let Some(known) = known.and_then(|&index| recording.process_at(index)) else {
+                    continue;
+                };
+                let is_full = self.ranks.len() + own.len() >= MAX_RANKS;
+                if !is_full
+                    && self.is_of_job(known)
+                    && let Some(rank) = Rank::of(process, known)
+                {
+                    own.insert((node.to_owned(), known.pid), rank);
                 }
             }
-        };
-        each("gpucause_cuda_call_duration_seconds_count{", &|rank, sample| {
-            let op = sample.label("op");
-            if is_collective(op) {
-                *rank.entered.entry(op.to_owned()).or_default() += sample.value;
-            }
-        });
-        each("gpucause_inflight_call_age_seconds{", &|rank, sample| {
-            let op = sample.label("op");
-            if is_collective(op) {
-                *rank.entered.entry(op.to_owned()).or_default() += 1.0;
-            }
-            if rank.in_call.as_ref().is_none_or(|(_, age)| *age < sample.value) {
-                rank.in_call = Some((op.to_owned(), sample.value));
-            }
-        });
-        each("gpucause_nccl_bytes_total{", &|rank, sample| {
-            *rank.bytes.entry(sample.label("op").to_owned()).or_default() += sample.value;
-        });
-        each("gpucause_dispatcher_seconds_total{", &|rank, sample| {
-            let key = (sample.label("phase").to_owned(), sample.label("state").to_owned());
-            *rank.times.entry(key).or_default() += sample.value;
-        });
-        self.ranks.extend(own.into_iter().map(|(pid, rank)| ((node.to_owned(), pid), rank)));
+            ControlFlow::Continue(())
+        })?;
+        self.ranks.append(&mut own);
+        Ok(())
+    }
+
+    fn is_of_job(&self, process: &Process) -> bool {
+        let is_job = |(name, value): &(String, String)| name == SLURM_JOB && *value == self.job;
+        process.comm == self.job || process.details.iter().any(is_job)
     }
 }
 
-fn is_collective(op: &str) -> bool {
-    let is_nccl = op_of_symbol(op).and_then(|id| id.op()).is_some_and(|op| op.class == Class::Nccl);
-    is_nccl
-        && !POINT_TO_POINT.contains(&op)
-        && !op.starts_with("ncclGroup")
-        && !op.ends_with("Signal")
+fn is_collective(id: OpId) -> bool {
+    id.op().is_some_and(|op| {
+        op.class == Class::Nccl
+            && !POINT_TO_POINT.contains(&op.name)
+            && !op.name.starts_with("ncclGroup")
+            && !op.name.ends_with("Signal")
+    })
+}
+
+fn name_of(id: OpId) -> String {
+    id.op().map_or_else(|| format!("op {}", id.0), |op| op.name.to_owned())
 }
 
 /// A rank that has not entered a collective.
@@ -145,7 +172,7 @@ pub struct LateRank {
     /// Address of its node.
     pub node: String,
     /// Its process there.
-    pub pid: String,
+    pub pid: u32,
     /// The process's name.
     pub comm: String,
     /// The number of the collective among all that its peers have made, as the node of the one that made most counts them.
@@ -157,9 +184,9 @@ pub struct LateRank {
     /// Ranks that wait for it.
     pub peers: usize,
     /// Phase and state that its dispatchers spent most of the time between the readings in.
-    pub phase: String,
+    pub phase: &'static str,
     /// See `phase`.
-    pub state: String,
+    pub state: &'static str,
     /// The share of the time.
     pub share: f64,
     /// The call that it is in, and for how many seconds.
@@ -197,15 +224,15 @@ impl JobReport {
     pub fn of(before: &Reading, now: Reading, seconds: f64, failures: &[NodeFailure]) -> Self {
         let now = now.without_ended(before);
         let since = |key, rank: &Rank| {
-            let earlier = before.ranks.get(key).map_or(0.0, Rank::all_entered);
-            (rank.all_entered() - earlier).max(0.0)
+            let earlier = before.ranks.get(key).map_or(0, Rank::all_entered);
+            rank.all_entered().saturating_sub(earlier)
         };
         let both = || now.ranks.iter().filter(|(key, _)| before.ranks.contains_key(key));
-        let advanced = both().map(|(key, rank)| since(key, rank)).fold(0.0, f64::max);
+        let advanced = both().map(|(key, rank)| since(key, rank)).max().unwrap_or(0);
         let world_size = now.ranks.values().map(|rank| rank.world_size).max().unwrap_or(0);
         let is_there = |number: &u32| now.ranks.values().any(|rank| rank.number == *number);
         let missing: Vec<u32> = (0..world_size.min(MAX_MISSING)).filter(|n| !is_there(n)).collect();
-        let late = if advanced > 0.0 { Vec::new() } else { late(before, &now) };
+        let late = if advanced > 0 { Vec::new() } else { late(before, &now) };
         let failures = failures.iter().map(|failed| FailureReport {
             url: failed.url.to_string(),
             reason: failed.error.to_string(),
@@ -222,7 +249,7 @@ impl JobReport {
             ranks: now.ranks.len(),
             world_size,
             missing,
-            advanced: advanced as u64,
+            advanced,
             seconds,
             late,
             failures,
@@ -278,12 +305,11 @@ impl LateRank {
         let bytes = self.bytes.map_or_else(String::new, |bytes| format!(" of {bytes} bytes"));
         let place = match &self.in_call {
             Some((call, age)) => format!("in {call} for {age:.0} s"),
-            None if phase == "host" => "in its own code".to_owned(),
+            None if *phase == "host" => "in its own code".to_owned(),
             None => format!("in phase {phase}"),
         };
-        let doing = match &**state {
-            "running" => "running".to_owned(),
-            "stopped" | "frozen" => state.clone(),
+        let doing = match *state {
+            "running" | "stopped" | "frozen" => (*state).to_owned(),
             other => format!("off the CPU ({other})"),
         };
         format!(
@@ -299,42 +325,43 @@ impl LateRank {
 fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
     let of = |key| before.ranks.get(key);
     let waiting: Vec<&Rank> = (now.ranks.iter())
-        .filter(|(key, rank)| waits(&doing(of(key), rank).0))
+        .filter(|(key, rank)| doing(of(key), rank).is_some_and(|spent| spent.waits()))
         .map(|(_, rank)| rank)
         .collect();
-    let by_count = |a: &&&Rank, b: &&&Rank| a.all_entered().total_cmp(&b.all_entered());
-    let Some(first) = waiting.iter().max_by(by_count) else { return Vec::new() };
+    let Some(first) = waiting.iter().max_by_key(|rank| rank.all_entered()) else {
+        return Vec::new();
+    };
     let mut all: Vec<LateRank> = (now.ranks.iter())
         .filter_map(|(key, rank)| {
-            let (spent, share) = doing(of(key), rank);
-            if waits(&spent) {
+            let spent = doing(of(key), rank);
+            if spent.is_some_and(|spent| spent.waits()) {
                 return None;
             }
-            let ahead = |op: &String| first.entered(op) - rank.entered(op);
-            let op = first.entered.keys().max_by(|a, b| ahead(a).total_cmp(&ahead(b)))?;
-            let passed = first.bytes(op) - rank.bytes(op);
+            let ahead = |op: OpId| first.entered(op).saturating_sub(rank.entered(op));
+            let op = first.entered.keys().copied().max_by_key(|&op| ahead(op))?;
+            let passed = first.bytes(op).saturating_sub(rank.bytes(op));
             // No bytes are known of the call that `first` itself is in.
-            let in_it = first.in_call.as_ref().is_some_and(|(call, _)| call == op);
-            let returned = first.entered(op) - f64::from(u8::from(in_it));
-            let (bytes, calls) = if passed > 0.0 && ahead(op) > 0.0 {
+            let in_it = first.in_call.is_some_and(|(call, _)| call == op);
+            let returned = first.entered(op).saturating_sub(in_it.into());
+            let (bytes, calls) = if passed > 0 && ahead(op) > 0 {
                 (passed, ahead(op))
             } else {
                 (first.bytes(op), returned)
             };
-            let (phase, state) = spent;
+            let mean = || (bytes as f64 / calls as f64).round() as u64;
             Some(LateRank {
                 rank: rank.number,
                 node: key.0.clone(),
-                pid: key.1.clone(),
+                pid: key.1,
                 comm: rank.comm.clone(),
-                number: first.all_entered() as u64,
-                op: op.clone(),
-                bytes: (bytes > 0.0 && calls > 0.0).then(|| (bytes / calls).round() as u64),
+                number: first.all_entered(),
+                op: name_of(op),
+                bytes: (bytes > 0 && calls > 0).then(mean),
                 peers: waiting.len(),
-                phase,
-                state,
-                share,
-                in_call: rank.in_call.clone(),
+                phase: spent.map_or("unknown", |spent| spent.phase.label()),
+                state: spent.map_or("unknown", |spent| spent.state.label()),
+                share: spent.map_or(0.0, |spent| spent.share),
+                in_call: rank.in_call.map(|(op, Nanos(age))| (name_of(op), age as f64 / 1e9)),
             })
         })
         .collect();
@@ -342,23 +369,37 @@ fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
     all
 }
 
-/// Returns true if this phase and state mean waiting for other ranks, or for the GPU that runs collectives.
-fn waits((phase, state): &(String, String)) -> bool {
-    let is_off = ["stopped", "frozen", "core_dump", "preempted", "runqueue"].contains(&&**state);
-    ["sync", "nccl"].contains(&&**phase) && !is_off
+/// Phase and state in which dispatchers spent most of a time.
+#[derive(Debug, Clone, Copy)]
+struct Spent {
+    phase: Phase,
+    state: State,
+    /// Its share of the time.
+    share: f64,
 }
 
-/// Returns the phase and state in which a rank's dispatchers spent the most time since the earlier reading, and its share of their time.
-fn doing(before: Option<&Rank>, now: &Rank) -> ((String, String), f64) {
-    let since = |key: &(String, String), time: f64| {
-        let earlier = before.and_then(|rank| rank.times.get(key)).copied().unwrap_or(0.0);
-        (time - earlier).max(0.0)
+impl Spent {
+    /// Returns true if it was spent waiting for other ranks, or for the GPU that runs collectives.
+    const fn waits(self) -> bool {
+        let is_off = self.state.is_suspended()
+            || matches!(self.state, State::Off(Reason::Preempted | Reason::Runqueue));
+        matches!(self.phase, Phase::Sync | Phase::Nccl) && !is_off
+    }
+}
+
+/// Returns what a rank's dispatchers spent the most time in since the earlier reading; `None` if no time has passed for them.
+fn doing(before: Option<&Rank>, now: &Rank) -> Option<Spent> {
+    let since = |phase, state| {
+        let earlier = before.map_or(Nanos(0), |rank| rank.time.at(phase, state));
+        now.time.at(phase, state).0.saturating_sub(earlier.0)
     };
-    let times = || now.times.iter().map(|(key, time)| (key, since(key, *time)));
-    let all: f64 = times().map(|(_, time)| time).sum();
-    let most = times().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, time)| *time > 0.0);
-    let unknown = || (("unknown".to_owned(), "unknown".to_owned()), 0.0);
-    most.map_or_else(unknown, |(key, time)| (key.clone(), time / all))
+    let cells = || {
+        let phases = Phase::ALL.iter().copied();
+        phases.flat_map(|phase| State::all().map(move |state| (phase, state)))
+    };
+    let all: f64 = cells().map(|(phase, state)| since(phase, state) as f64).sum();
+    let (phase, state) = cells().max_by_key(|&(phase, state)| since(phase, state))?;
+    (all > 0.0).then(|| Spent { phase, state, share: since(phase, state) as f64 / all })
 }
 
 #[cfg(test)]

@@ -1,22 +1,23 @@
 //! Queries several nodes at once: their answers, failures, and clock skew to this host.
 
 mod flights;
-mod live;
+mod gathered;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_http::client::{Address, Client, Conversation};
+use gpucause_trace::trace::Trace;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::node::{self, AskError, Chains, Page, chains_over, connect, metrics, now_over, within};
+use crate::node::{AskError, Chains, chains_over, connect, now_over, snapshot, within};
 
 pub use flights::{FetchedFlight, FetchedFlights, flights};
-pub use live::LiveChains;
+pub use gathered::{GatheredNodes, gather};
 
 /// Limits of a query.
 #[derive(Debug, Clone, Copy)]
@@ -145,69 +146,17 @@ impl FleetAnswer {
 
 /// Fetches the chains of every node, several at a time, each with its own deadline. Failures do not affect other nodes.
 pub async fn chains(nodes: &[Client], limits: Limits) -> FleetAnswer {
-    all(nodes, limits, |node| chains_only(node, limits), |_, ()| {}).await
+    all(nodes, limits, |node| chains_only(node, limits), |_, ()| Ok(())).await
 }
 
-/// Fetches the metrics of every node too, and passes them to `take` on arrival: no more of them are in memory than nodes are
-/// queried at a time.
-pub async fn pages(
+/// Fetches a snapshot of every node too, and passes it to `take` on arrival: no more of them are in memory than nodes are queried at
+/// a time. A node that `take` refuses is one that did not answer.
+pub async fn snapshots(
     nodes: &[Client],
     limits: Limits,
-    page: Page,
-    take: &mut (dyn FnMut(&NodeAnswer, &str) + Send),
+    take: &mut (dyn FnMut(&NodeAnswer, Trace) -> Result<(), AskError> + Send),
 ) -> FleetAnswer {
-    let take_page = |answer: &NodeAnswer, page: String| take(answer, &page);
-    all(nodes, limits, |node| with_page(node, limits, page), take_page).await
-}
-
-/// Fetches the metrics of every node alone, for which few nodes require a login, and passes them to `take` on arrival. Returns the
-/// nodes that did not answer.
-pub async fn metric_pages(
-    nodes: &[Client],
-    limits: Limits,
-    take: &mut (dyn FnMut(&Address, &str) + Send),
-) -> Vec<NodeFailure> {
-    let page = |node: Client| async move {
-        within(limits.deadline, &node, metrics(&node, Page::Full)).await
-    };
-    each_node(nodes, limits, page, |url, page: String| take(url, &page)).await
-}
-
-/// Works like [`metric_pages`], and adds each node's report about itself, without its chains, where the client may read it.
-pub(crate) async fn metric_pages_with_names(
-    nodes: &[Client],
-    limits: Limits,
-    take: &mut (dyn FnMut(&Address, Option<Chains>, &str) + Send),
-) -> Vec<NodeFailure> {
-    let page = |node: Client| async move {
-        let begin = Instant::now();
-        let page = within(limits.deadline, &node, metrics(&node, Page::Full)).await?;
-        let left = limits.deadline.saturating_sub(begin.elapsed());
-        let own = within(left, &node, node::chains(&node)).await.ok();
-        Ok((own.map(|own| Chains { chains: Vec::new(), ..own }), page))
-    };
-    each_node(nodes, limits, page, |url, (own, page): (_, String)| take(url, own, &page)).await
-}
-
-/// Passes what `ask` fetched of each node to `take` on arrival. Returns the nodes that did not answer.
-async fn each_node<T, Asked>(
-    nodes: &[Client],
-    limits: Limits,
-    ask: impl Fn(Client) -> Asked,
-    mut take: impl FnMut(&Address, T),
-) -> Vec<NodeFailure>
-where
-    T: Send + 'static,
-    Asked: Future<Output = Result<T, AskError>> + Send + 'static,
-{
-    let mut failures = Vec::new();
-    let requests = nodes.iter().map(|node| (node.address().clone(), ask(node.clone())));
-    each(requests, limits, |_, url, result| match result {
-        Ok(own) => take(&url, own),
-        Err(error) => failures.push(NodeFailure { url, error }),
-    })
-    .await;
-    failures
+    all(nodes, limits, |node| with_snapshot(node, limits), take).await
 }
 
 /// The name of a node; one that is taken gets the address appended, so that no node is counted as another, whatever both call themselves.
@@ -255,15 +204,11 @@ async fn chains_only(node: Client, limits: Limits) -> Result<(ChainsAndClock, ()
     Ok((ask(&node, limits).await?, ()))
 }
 
-async fn with_page(
-    node: Client,
-    limits: Limits,
-    page: Page,
-) -> Result<(ChainsAndClock, String), AskError> {
+async fn with_snapshot(node: Client, limits: Limits) -> Result<(ChainsAndClock, Trace), AskError> {
     let begin = Instant::now();
     let answer = ask(&node, limits).await?;
     let left = limits.deadline.saturating_sub(begin.elapsed());
-    Ok((answer, within(left, &node, metrics(&node, page)).await?))
+    Ok((answer, within(left, &node, snapshot(&node)).await?))
 }
 
 /// Queries every node, and passes to `take` what `ask` fetched besides chains.
@@ -271,7 +216,7 @@ async fn all<T, Asked>(
     nodes: &[Client],
     limits: Limits,
     ask: impl Fn(Client) -> Asked,
-    mut take: impl FnMut(&NodeAnswer, T),
+    mut take: impl FnMut(&NodeAnswer, T) -> Result<(), AskError>,
 ) -> FleetAnswer
 where
     T: Send + 'static,
@@ -286,7 +231,7 @@ where
                 let why = format!("all answers together exceed {} MiB", limits.bytes >> 20);
                 AskError::OutOfMemory(url.clone(), why)
             })?;
-            take(&answer, more);
+            take(&answer, more)?;
             Ok(answer)
         });
         results.push((index, result.map_err(|error| NodeFailure { url, error })));

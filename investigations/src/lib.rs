@@ -18,5 +18,4 @@ pub mod query;
 pub mod untrusted_text;
 
 mod amounts;
-mod page;
 mod stack_costs;

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use gpucause_http::client::{self, Address, Client, Conversation, GetError, tls_advice};
+use gpucause_trace::recording::{Recording as _, RecordingError};
+use gpucause_trace::trace::Trace;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,28 +31,15 @@ const MAX_REASON: usize = 600;
 pub const FOR_CURL: &str = "; for curl: ";
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
-const TEXT: &str = "text/plain;version=0.0.4";
+/// Where a node has what it knows now, as a trace file.
+pub const SNAPSHOT: &str = "/api/v1/snapshot";
+/// The type of a trace file.
+pub const TRACE_FILE: &str = "application/vnd.sqlite3";
+/// Largest snapshot in bytes: many times one of thousands of processes.
+const MAX_SNAPSHOT: usize = 64 << 20;
 const FLIGHT: &str = "/-/flight";
 /// Largest flight record in bytes: twice what a node writes at most.
 const MAX_FLIGHT: usize = 128 << 20;
-
-/// Which of a node's metrics are fetched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Page {
-    /// Everything that it exports, at the exporter's default path.
-    Full,
-    /// Metrics about the identity of processes: a few KiB.
-    Processes,
-}
-
-impl Page {
-    const fn path(self) -> &'static str {
-        match self {
-            Self::Full => "/metrics?level=full",
-            Self::Processes => "/metrics?level=full&collect[]=processes",
-        }
-    }
-}
 
 /// Default port.
 const PORT: u16 = 9400;
@@ -143,6 +133,9 @@ pub enum AskError {
     /// The answer is not gpucause's.
     #[error("{0} is not gpucause, or an incompatible version: {1}")]
     NotUnderstood(Address, serde_json::Error),
+    /// A snapshot is damaged, or none.
+    #[error("the snapshot of {0} cannot be read: {1}")]
+    BadSnapshot(Address, RecordingError),
     /// A flight record cannot be stored here.
     #[error("the flight record of {0} cannot be stored here: {1}")]
     NotStored(Address, std::io::Error),
@@ -215,18 +208,6 @@ pub async fn chains(node: &Client) -> Result<Chains, AskError> {
     within(TIMEOUT, node, fetch).await.map(|(chains, _)| chains)
 }
 
-/// Fetches a node's metrics in Prometheus's text format.
-///
-/// # Errors
-/// When there is no answer.
-pub async fn metrics(node: &Client, page: Page) -> Result<String, AskError> {
-    let fetch = async {
-        let body = body_of(&mut connect(node).await?, node.address(), page.path(), TEXT).await?;
-        Ok(String::from_utf8_lossy(&body).into_owned())
-    };
-    within(TIMEOUT, node, fetch).await
-}
-
 /// Has a node write a flight record.
 pub(crate) async fn record_flight(node: &Client) -> Result<Flight, AskError> {
     let mut conversation = connect(node).await?;
@@ -264,8 +245,23 @@ pub(crate) async fn chains_over(
     node: &mut Conversation<'_>,
     url: &Address,
 ) -> Result<(Chains, usize), AskError> {
-    let body = body_of(node, url, CHAINS, JSON).await?;
+    let body = body_of(node, url, CHAINS, JSON, MAX_ANSWER).await?;
     Ok((data_of(url, &body)?, body.len()))
+}
+
+/// Fetches what a node knows now: a recording without events.
+pub(crate) async fn snapshot(node: &Client) -> Result<Trace, AskError> {
+    let url = node.address();
+    let body = body_of(&mut connect(node).await?, url, SNAPSHOT, TRACE_FILE, MAX_SNAPSHOT).await?;
+    let bad = |error: RecordingError| AskError::BadSnapshot(url.clone(), error);
+    let trace = Trace::of_bytes(Path::new(&url.to_string()), &body).map_err(bad)?;
+    match trace.nodes() {
+        [_] => Ok(trace),
+        nodes => {
+            let why = format!("it has {} nodes", nodes.len());
+            Err(bad(RecordingError::Damaged(url.to_string().into(), why)))
+        }
+    }
 }
 
 fn data_of<T: DeserializeOwned>(url: &Address, body: &[u8]) -> Result<T, AskError> {
@@ -276,7 +272,7 @@ fn data_of<T: DeserializeOwned>(url: &Address, body: &[u8]) -> Result<T, AskErro
 
 /// Reads the node's clock, in seconds since the Unix epoch.
 pub(crate) async fn now_over(node: &mut Conversation<'_>, url: &Address) -> Option<f64> {
-    let body = body_of(node, url, CHAINS, JSON).await.ok()?;
+    let body = body_of(node, url, CHAINS, JSON, MAX_ANSWER).await.ok()?;
     serde_json::from_slice::<Answer<Clock>>(&body).ok()?.data?.now
 }
 
@@ -295,8 +291,9 @@ async fn body_of(
     url: &Address,
     path: &str,
     accept: &str,
+    largest: usize,
 ) -> Result<Vec<u8>, AskError> {
-    let answer = node.get(path, accept, MAX_ANSWER).await;
+    let answer = node.get(path, accept, largest).await;
     succeeded(node, url, answer)
 }
 

@@ -248,6 +248,10 @@ fn runs(
         let ended = session.ended_ns.map(|ended| ended as f64 / 1e9);
         let last = ended.or(snapshots.map(|snapshots| snapshots.last));
         let last = last.or(ends.get(index).copied()).unwrap_or(since);
+        if let Some(state) = session.observation() {
+            periods.extend(state.over(since, last));
+            continue;
+        }
         let (share, reason) = match snapshots {
             Some(_) if last - since < SHORTEST_EVALUATED => (None, TOO_SHORT.to_owned()),
             // The engine's chains come from the accounts, which are complete even where events are a sample.

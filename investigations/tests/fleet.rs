@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fake_node::{Nature, start};
 use gpucause_http::client::{Address, Client, Identity, connector};
-use gpucause_investigations::fleet::{Limits, LiveChains, chains, flights};
+use gpucause_investigations::fleet::{Limits, chains, flights, gather};
 use gpucause_investigations::query::{self, tables};
 use gpucause_trace::recording::Recording as _;
 use rustls::crypto::ring;
@@ -123,13 +123,37 @@ async fn a_node_that_calls_itself_as_another_would_be_called_is_not_counted_as_t
     let name: &'static str = Box::leak(format!("gpu (http://127.0.0.1:{other})").into_boxed_str());
     let nodes = [start(name, Nature::default()).await, one, other].map(plain);
     let expected = [name, "gpu", &format!("{name} (http://127.0.0.1:{other})")];
-    let live = LiveChains::of(&chains(&nodes, Limits::default()).await);
+    let live = gather(&nodes, Limits::default()).await.unwrap().recording().unwrap();
     let names: Vec<_> = live.nodes().iter().map(|own| &*own.name).collect();
     assert_eq!(names, expected);
-    let sql = "SELECT count(DISTINCT node) FROM nodes";
+    let sql = "SELECT count(DISTINCT name) FROM nodes";
     let (tables, _) = tables(sql, &nodes, Limits::default()).await.unwrap();
     let answer = tables.query(&query::QueryLimits::default()).unwrap();
     assert_eq!(serde_json::to_value(&answer.rows[0]).unwrap(), serde_json::json!([3]));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_damaged_is_a_failure_of_its_node_alone() {
+    let ahead = start("ahead", Nature { ahead: 5.0, ..Nature::default() }).await;
+    let damaged = [&b"no file"[..], b"SQLite format 3\0 and nothing else", b""];
+    let mut nodes = vec![plain(start("good", Nature::default()).await), plain(ahead)];
+    for bytes in damaged {
+        let nature = Nature { damaged: Some(bytes), ..Nature::default() };
+        nodes.push(plain(start("damaged", nature).await));
+    }
+    let gathered = gather(&nodes, Limits::default()).await.unwrap();
+    let failures: Vec<_> =
+        gathered.answer.failures.iter().map(|own| own.error.to_string()).collect();
+    assert_eq!(failures.len(), damaged.len(), "{failures:?}");
+    assert!(
+        failures.iter().all(|why| why.contains("snapshot of http://127.0.0.1:")),
+        "{failures:?}"
+    );
+    let live = gathered.recording().unwrap();
+    let [good, ahead] = live.nodes() else { panic!("{:?}", live.nodes()) };
+    assert_eq!((&*good.name, good.clock_ahead_ns), ("good", Some(0)));
+    let seconds = ahead.clock_ahead_ns.unwrap() as f64 / 1e9;
+    assert!((seconds - 5.0).abs() < 1.0, "{seconds}");
 }
 
 #[tokio::test]

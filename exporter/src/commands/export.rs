@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use gpucause_investigations::any_format;
 use gpucause_investigations::export::{self, ExportError, ParquetFolder, Written};
-use gpucause_investigations::fleet::{self, LiveChains};
+use gpucause_investigations::fleet;
 use gpucause_trace::recording::Recording;
 
 use crate::interrupt;
@@ -39,10 +39,10 @@ fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
 fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
     args.nodes.require()?;
     let clients = args.nodes.several()?;
-    let answer = block_on(fleet::chains(&clients, fleet::Limits::default()))?;
-    let failed = report(&answer);
-    if !answer.answers.is_empty() {
-        write(&LiveChains::of(&answer), None, args)?;
+    let gathered = block_on(fleet::gather(&clients, fleet::Limits::default()))??;
+    let failed = report(&gathered.answer);
+    if !gathered.answer.answers.is_empty() {
+        write(&gathered.recording()?, None, args)?;
     }
     failed
 }

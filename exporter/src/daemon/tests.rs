@@ -1,6 +1,7 @@
 //! Operations that must not wait for a sample.
 
 use super::*;
+use crate::routes::Source as _;
 use std::sync::mpsc::channel;
 use std::thread;
 

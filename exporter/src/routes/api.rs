@@ -6,7 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
+use gpucause_http::server::reply::{JSON, Reply, reply, with_header};
 use gpucause_investigations::json::VERSION;
+use gpucause_investigations::node::{SNAPSHOT, TRACE_FILE};
+use hyper::body::Bytes;
+use hyper::{StatusCode, header};
 use serde::Serialize;
 
 use super::source::Source;
@@ -20,10 +24,12 @@ pub(super) const PROCESSES: &str = "/api/v1/processes";
 /// Where the timeline is.
 pub(super) const TIMELINE: &str = "/api/v1/timeline";
 
-/// Returns true if a path is answered in JSON, for those who may read causal chains.
+/// Returns true if a path is answered for those who may read causal chains: in JSON, or with a trace file.
 pub(super) fn is_path(path: &str) -> bool {
-    matches!(path, CHAINS | PROCESSES | TIMELINE)
+    matches!(path, CHAINS | PROCESSES | TIMELINE | SNAPSHOT)
 }
+
+const NO_SNAPSHOT: &str = "this is a recording itself; open its file";
 
 #[derive(Serialize)]
 struct Success<D> {
@@ -94,8 +100,11 @@ struct Failure<'a> {
 }
 
 /// The answer of one of the paths; `up` is how long the server has been running.
-pub(super) fn answer(path: &str, source: &dyn Source, up: Duration) -> String {
-    match path {
+pub(super) fn answer(path: &str, source: &dyn Source, up: Duration) -> Reply {
+    if path == SNAPSHOT {
+        return snapshot(source);
+    }
+    let answer = match path {
         PROCESSES => success(ProcessData {
             observation: source.observation(),
             node: source.node(),
@@ -110,6 +119,21 @@ pub(super) fn answer(path: &str, source: &dyn Source, up: Duration) -> String {
             points: source.timeline(),
         }),
         _ => chains(source, up),
+    };
+    reply(StatusCode::OK, JSON, answer)
+}
+
+fn snapshot(source: &dyn Source) -> Reply {
+    match source.snapshot() {
+        Some(Ok(file)) => {
+            let file = reply(StatusCode::OK, TRACE_FILE, Bytes::from(file));
+            let file = with_header(file, header::CACHE_CONTROL, "no-store");
+            with_header(file, header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+        }
+        Some(Err(error)) => {
+            reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, failure(&error.to_string()))
+        }
+        None => reply(StatusCode::NOT_FOUND, JSON, failure(NO_SNAPSHOT)),
     }
 }
 

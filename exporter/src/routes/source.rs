@@ -43,6 +43,14 @@ pub trait Source: Send + Sync + 'static {
         BTreeMap::new()
     }
 
+    /// Returns what is known now as a trace file; `None` of what is a recording itself. May block.
+    ///
+    /// # Errors
+    /// When the accounts cannot be read, or memory does not suffice.
+    fn snapshot(&self) -> Option<Result<Vec<u8>, ScrapeError>> {
+        None
+    }
+
     /// Returns the recent activity of the observed processes. Must not block for long.
     fn process_rows(&self) -> Processes {
         Processes::default()
@@ -91,7 +99,7 @@ pub enum Readiness {
     NotReady(String),
 }
 
-/// Why there is no page.
+/// Why there is no page, or no snapshot.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot produce the page: {0}")]
 pub struct ScrapeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);

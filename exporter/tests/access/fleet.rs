@@ -65,18 +65,19 @@ fn a_node_that_is_named_twice_is_asked_once() {
 fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code() {
     let fleet = Fleet::new();
     let (good, both) = (Fleet::url(&fleet.good), fleet.both());
-    let sql = "SELECT node, cause, victim_pid, taken_seconds >= lost_seconds FROM chains";
+    let sql = "SELECT name, cause, victim_pid, taken_seconds >= lost_seconds FROM chains JOIN nodes ON nodes.id = node";
     let (code, rows, said) = fleet.run(&["query", "--nodes", &good, "--format=csv", sql]);
     assert_eq!((code, &*said), (Some(0), ""), "{said}");
     let rows = String::from_utf8(rows).unwrap();
     let lines: Vec<_> = rows.lines().collect();
-    assert!(lines[0].starts_with("node,cause,victim_pid,") && lines.len() == 2, "{rows}");
+    assert!(lines[0].starts_with("name,cause,victim_pid,") && lines.len() == 2, "{rows}");
     assert!(lines[1].ends_with(",1"), "a cause takes at least what is lost to it: {rows}");
 
     let sql = "SELECT (SELECT count(*) FROM chains), (SELECT count(*) FROM nodes), \
-               (SELECT count(DISTINCT pid) > 0 FROM processes WHERE rank = 3), \
-               (SELECT count(*) > 50 FROM samples WHERE name LIKE 'gpucause_cuda_call%' AND labels ->> 'op' <> ''), \
-               (SELECT group_concat(UUID) = 'GPU-a,MIG-b' FROM process_gpus WHERE comm = 'train'), \
+               (SELECT count(*) > 0 FROM process_details WHERE name = 'rank' AND value = '3'), \
+               (SELECT sum(count) > 5 FROM call_totals), \
+               (SELECT value = 'GPU-a,MIG-b' FROM process_details JOIN processes ON processes.id = process \
+                WHERE name = 'gpu_uuids' AND comm = 'train'), \
                (SELECT reason FROM failures)";
     let (code, answer, said) = fleet.run(&["query", "--nodes", &both, "--format=json", sql]);
     assert_eq!(code, Some(1), "{said}");

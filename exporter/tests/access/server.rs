@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gpucause::collector::Scope;
 use gpucause::flights::{FlightFile, FlightRecords};
+use gpucause::node_snapshot::node_snapshot;
 use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
@@ -45,6 +46,11 @@ impl Source for Fixture {
 
     fn chains(&self) -> Vec<Chain> {
         vec![snapshot::chain()]
+    }
+
+    fn snapshot(&self) -> Option<Result<Vec<u8>, ScrapeError>> {
+        let file = node_snapshot("gpu", &snapshot::observation(), &self.chains(), &[]);
+        Some(Ok(file.unwrap()))
     }
 
     fn flights(&self) -> Option<Arc<FlightRecords>> {

@@ -6,6 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::EngineInput;
+use gpucause_engine::chain::Chain;
+use gpucause_trace::trace::{Start, Writer};
 use serde_json::{Value, json};
 
 use crate::assistant::Assistant;
@@ -101,40 +108,57 @@ fn serve(mut stream: TcpStream, counts: &[AtomicUsize; 2]) -> std::io::Result<()
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
         counts[0].fetch_sub(1, Ordering::SeqCst);
         stream.write_all(head.as_bytes())?;
-        stream.write_all(body.as_bytes())?;
+        stream.write_all(&body)?;
     }
 }
 
-fn respond(node: u16, request: &[u8]) -> (&'static str, usize, String) {
+fn respond(node: u16, request: &[u8]) -> (&'static str, usize, Vec<u8>) {
     let (status, body) = if node == REFUSING {
-        ("403 Forbidden", json!({"status": "error", "error": "not for you"}).to_string())
+        let error = json!({"status": "error", "error": "not for you"});
+        ("403 Forbidden", error.to_string().into_bytes())
     } else if node == FOREIGN {
-        ("200 OK", "[".repeat(10_000))
-    } else if request.starts_with(b"GET /metrics?") {
-        let of_processes = request.starts_with(b"GET /metrics?level=full&collect[]=processes ");
-        ("200 OK", page(node, !of_processes))
+        ("200 OK", b"[".repeat(10_000))
+    } else if request.starts_with(b"GET /api/v1/snapshot ") {
+        ("200 OK", snapshot(node))
     } else {
         assert!(request.starts_with(b"GET /api/v1/chains "));
-        ("200 OK", chains(node))
+        ("200 OK", chains(node).to_string().into_bytes())
     };
     (status, if node == ENDLESS { 40 << 20 } else { body.len() }, body)
 }
 
-fn page(node: u16, is_full: bool) -> String {
+/// The snapshot of a node with eight ranks, each with calls of four operations.
+fn snapshot(node: u16) -> Vec<u8> {
+    let start = Start { node: format!("gpu-{node}"), ..Start::default() };
+    let mut writer = Writer::in_memory(&start).unwrap();
+    let slot = u16::try_from(slot_of(Nanos(1000))).unwrap();
     let rank = |rank: u16| {
-        let number = node * RANKS + rank;
-        let labels = format!("pid=\"{number}\",comm=\"train.py\"");
-        let info =
-            format!("gpucause_process_info{{{labels},rank=\"{number}\",world_size=\"8000\"}} 1\n");
-        let calls = (0..4).map(|op| {
-            format!("gpucause_cuda_calls_total{{{labels},op=\"cudaCall{op}\"}} {number}\n")
-        });
-        if is_full { info + &calls.collect::<String>() } else { info }
+        let number = u32::from(node * RANKS + rank);
+        let calls =
+            ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "cudaStreamSynchronize"].map(|op| {
+                let slots = vec![(slot, 1)].into();
+                let durations = Histogram { sum: Nanos(1000), max: Nanos(1000), slots };
+                CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)
+            });
+        ProcessSnapshot {
+            dispatches: true,
+            rank: Some((number, 8000)),
+            calls: calls.into(),
+            ..ProcessSnapshot::new(
+                ProcId(number + 1),
+                Tgid(number + 1),
+                Comm(*b"train.py\0\0\0\0\0\0\0\0"),
+            )
+        }
     };
-    (0..RANKS).map(rank).collect()
+    let snapshot = Snapshot { processes: (0..RANKS).map(rank).collect(), ..Snapshot::default() };
+    let answer = chains(node);
+    let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
+    writer.add_snapshot(&EngineInput::new(Arc::new(snapshot), 1.0), &chains).unwrap();
+    writer.into_bytes().unwrap()
 }
 
-fn chains(node: u16) -> String {
+fn chains(node: u16) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let chain = |number: u16| {
         json!({
@@ -146,7 +170,6 @@ fn chains(node: u16) -> String {
     };
     let chains: Vec<Value> = (0..3).map(chain).collect();
     json!({"status": "success", "data": {"node": format!("gpu-{node}"), "now": now, "watched_since": now - 60.0, "chains": chains}})
-        .to_string()
 }
 
 #[test]
@@ -160,8 +183,8 @@ fn a_thousand_nodes_are_asked_a_few_at_a_time_and_those_that_fail_are_named() {
             "SELECT count(*), (SELECT count(*) FROM nodes), (SELECT count(*) FROM failures) FROM chains",
             json!([3 * good, good, FAILING.len()]),
         ),
-        ("SELECT count(DISTINCT rank), max(world_size) FROM processes", json!([ranks, 8000])),
-        ("SELECT count(*) / 5, min(value) FROM samples", json!([ranks, 0.0])),
+        ("SELECT count(DISTINCT rank), max(rank) FROM processes", json!([ranks, 7999])),
+        ("SELECT count(*) / 4, min(count) FROM call_totals", json!([ranks, 1])),
     ] {
         let begin = Instant::now();
         let answer = assistant.answer("run_sql", &json!({"sql": sql, "detail": true}));
@@ -182,6 +205,6 @@ fn a_thousand_nodes_are_asked_a_few_at_a_time_and_those_that_fail_are_named() {
     assert!(assistant.peak_mib() < MOST_MIB, "{} MiB", assistant.peak_mib());
     nodes.most_at_a_time();
     let (is_error, text) = assistant.call("run_sql", &json!({"sql": "SELECT cause FROM chain"}));
-    assert!(is_error && text.contains("tables are chains"), "{text}");
+    assert!(is_error && text.contains("tables are call_totals, chains"), "{text}");
     assert_eq!(nodes.most_at_a_time(), 0, "no node is asked for an invalid statement");
 }

@@ -1,30 +1,67 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::snapshot::{CallSnapshot, Comm, DispatcherSnapshot, Snapshot};
+use gpucause_abi::{ProcId, Tgid, Tid};
+use gpucause_engine::EngineInput;
+use gpucause_trace::trace::{Start, Trace, Writer};
+
 use super::*;
 
-/// The page of a rank that has made so many collectives, is in a call, and spent its time in a state.
-fn page(rank: u32, made: u32, inflight: &str, state: &str, seconds: u32) -> String {
-    let own = format!("pid=\"{}\",comm=\"train\"", 70 + rank);
-    let bytes = made * 4096;
-    let phase = match inflight {
-        "cudaMemcpy" => "memcpy",
-        "cudaLaunchKernel" => "launch",
-        "ncclAllReduce" => "nccl",
-        _ => "sync",
-    };
-    format!(
-        "gpucause_process_info{{{own},slurm_job=\"42\",rank=\"{rank}\",world_size=\"3\"}} 1\n\
-         gpucause_cuda_call_duration_seconds_count{{{own},api=\"nccl\",op=\"ncclAllReduce\",cold=\"false\"}} {made}\n\
-         gpucause_cuda_call_duration_seconds_count{{{own},api=\"nccl\",op=\"ncclGroupStart\",cold=\"false\"}} {rank}\n\
-         gpucause_inflight_call_age_seconds{{{own},op=\"{inflight}\"}} {seconds}\n\
-         gpucause_nccl_bytes_total{{{own},op=\"ncclAllReduce\"}} {bytes}\n\
-         gpucause_dispatcher_seconds_total{{{own},phase=\"sync\",state=\"poll\"}} 50\n\
-         gpucause_dispatcher_seconds_total{{{own},phase=\"{phase}\",state=\"{state}\"}} {seconds}\n"
-    )
+fn op(name: &str) -> OpId {
+    op_of_symbol(name).unwrap()
 }
 
-fn reading(pages: &[String]) -> Reading {
+/// The snapshot of a node with a rank that has made so many collectives, is in a call, and spent its time in a state.
+fn node(rank: u32, made: u32, inflight: &str, state: Reason, seconds: u64) -> ProcessSnapshot {
+    let phase = match inflight {
+        "cudaMemcpy" => Phase::Memcpy,
+        "cudaLaunchKernel" => Phase::Launch,
+        "ncclAllReduce" => Phase::Nccl,
+        _ => Phase::Sync,
+    };
+    let times = |count: u32| Histogram {
+        sum: Nanos(u64::from(count) * 1000),
+        max: Nanos(1000),
+        slots: vec![(u16::try_from(slot_of(Nanos(1000))).unwrap(), count.into())].into(),
+    };
+    let calls = [("ncclAllReduce", made), ("ncclGroupStart", rank + 1)];
+    let age = Nanos(seconds * 1_000_000_000);
+    let mut time = TimeAccount::default();
+    time.0[Phase::Sync as usize][State::Off(Reason::Poll).index()] = Nanos(50_000_000_000);
+    time.0[phase as usize][State::Off(state).index()] = age;
+    let thread = DispatcherSnapshot {
+        tid: Tid(70 + rank),
+        wall: time.total(),
+        time,
+        inflight: Some((op(inflight), age)),
+    };
+    let comm = Comm(*b"train\0\0\0\0\0\0\0\0\0\0\0");
+    ProcessSnapshot {
+        dispatches: true,
+        rank: Some((rank, 3)),
+        calls: calls.map(|(name, n)| CallSnapshot::unstalled(op(name), false, times(n))).into(),
+        collectives: vec![(op("ncclAllReduce"), u64::from(made) * 4096)],
+        dispatcher_time: time,
+        dispatchers: vec![thread],
+        ..ProcessSnapshot::new(ProcId(rank + 1), Tgid(70 + rank), comm)
+    }
+}
+
+fn reading(nodes: &[ProcessSnapshot]) -> Reading {
     let mut reading = Reading::of("42");
-    for (number, page) in pages.iter().enumerate() {
-        reading.add(&format!("http://gpu-{number}:9400"), page);
+    for (number, process) in nodes.iter().enumerate() {
+        let mut writer =
+            Writer::in_memory(&Start { node: "gpu".into(), ..Start::default() }).unwrap();
+        let row = writer.process(process.id, process.tgid, "train").unwrap();
+        let job = (SLURM_JOB.to_owned(), "42".to_owned());
+        writer.describe_process(row, &[job]).unwrap();
+        let snapshot = Snapshot { processes: vec![process.clone()], ..Snapshot::default() };
+        writer.add_snapshot(&EngineInput::new(Arc::new(snapshot), 1.0), &[]).unwrap();
+        let trace = Trace::of_bytes(Path::new("a node"), &writer.into_bytes().unwrap()).unwrap();
+        reading.add(&format!("http://gpu-{number}:9400"), &trace).unwrap();
     }
     reading
 }
@@ -32,8 +69,8 @@ fn reading(pages: &[String]) -> Reading {
 #[test]
 fn the_rank_that_has_not_entered_the_last_collective_is_named_with_what_it_does_instead() {
     let at = |seconds| {
-        let waits = |rank| page(rank, 100, "cudaStreamSynchronize", "futex", seconds);
-        reading(&[waits(0), page(1, 99, "cudaMemcpy", "stopped", seconds), waits(2)])
+        let waits = |rank| node(rank, 100, "cudaStreamSynchronize", Reason::Futex, seconds);
+        reading(&[waits(0), node(1, 99, "cudaMemcpy", Reason::Stopped, seconds), waits(2)])
     };
     let report = JobReport::of(&at(60), at(62), 2.0, &[]);
     assert_eq!(report.outcome, Outcome::Found);
@@ -48,8 +85,8 @@ fn the_rank_that_has_not_entered_the_last_collective_is_named_with_what_it_does_
 #[test]
 fn a_peer_that_waits_inside_the_collective_has_entered_it() {
     let at = |seconds| {
-        let waits = |rank| page(rank, 99, "ncclAllReduce", "futex", seconds);
-        reading(&[waits(0), page(1, 99, "cudaLaunchKernel", "futex", seconds), waits(2)])
+        let waits = |rank| node(rank, 99, "ncclAllReduce", Reason::Futex, seconds);
+        reading(&[waits(0), node(1, 99, "cudaLaunchKernel", Reason::Futex, seconds), waits(2)])
     };
     let report = JobReport::of(&at(60), at(62), 2.0, &[]);
     let late: Vec<_> = report.late.iter().map(|own| (own.rank, own.number, own.bytes)).collect();
@@ -59,8 +96,8 @@ fn a_peer_that_waits_inside_the_collective_has_entered_it() {
 #[test]
 fn numbers_of_calls_from_another_start_do_not_make_a_rank_late() {
     let at = |seconds| {
-        let waits = |rank, made| page(rank, made, "cudaStreamSynchronize", "futex", seconds);
-        reading(&[waits(0, 100), waits(1, 3), page(2, 120, "cudaMemcpy", "io", seconds)])
+        let waits = |rank, made| node(rank, made, "cudaStreamSynchronize", Reason::Futex, seconds);
+        reading(&[waits(0, 100), waits(1, 3), node(2, 120, "cudaMemcpy", Reason::Io, seconds)])
     };
     let report = JobReport::of(&at(60), at(62), 2.0, &[]);
     assert_eq!(report.late.iter().map(|late| late.rank).collect::<Vec<_>>(), [2]);
@@ -69,8 +106,8 @@ fn numbers_of_calls_from_another_start_do_not_make_a_rank_late() {
 #[test]
 fn a_job_that_advances_does_not_hang() {
     let at = |made, seconds| {
-        let rank = |rank| page(rank, made, "cudaStreamSynchronize", "futex", seconds);
-        reading(&[rank(0), page(1, made - 1, "cudaMemcpy", "stopped", seconds), rank(2)])
+        let rank = |rank| node(rank, made, "cudaStreamSynchronize", Reason::Futex, seconds);
+        reading(&[rank(0), node(1, made - 1, "cudaMemcpy", Reason::Stopped, seconds), rank(2)])
     };
     let report = JobReport::of(&at(100, 60), at(108, 62), 2.0, &[]);
     assert_eq!((report.outcome, report.advanced, report.late.len()), (Outcome::NothingFound, 8, 0));
@@ -78,7 +115,7 @@ fn a_job_that_advances_does_not_hang() {
 
 #[test]
 fn ranks_on_no_node_are_missing_and_an_unknown_job_is_not_observed() {
-    let at = |seconds| reading(&[page(0, 100, "cudaStreamSynchronize", "futex", seconds)]);
+    let at = |seconds| reading(&[node(0, 100, "cudaStreamSynchronize", Reason::Futex, seconds)]);
     let report = JobReport::of(&at(60), at(62), 2.0, &[]);
     assert_eq!((report.outcome, &*report.missing), (Outcome::Found, &[1, 2][..]));
     let other = || Reading::of("43");
@@ -86,28 +123,35 @@ fn ranks_on_no_node_are_missing_and_an_unknown_job_is_not_observed() {
 }
 
 #[test]
-fn values_that_make_no_sense_count_for_nothing() {
-    let own = "pid=\"7\",comm=\"train\"";
-    let count = "gpucause_cuda_call_duration_seconds_count";
-    let page = format!(
-        "gpucause_process_info{{{own},slurm_job=\"42\",rank=\"0\",world_size=\"4294967295\"}} 1\n\
-         {count}{{{own},op=\"ncclAllReduce\"}} NaN\n{count}{{{own},op=\"ncclAllReduce\"}} -Inf\n\
-         {count}{{{own},op=\"ncclAllReduce\"}} 1e300\n"
-    );
-    let at = || reading(std::slice::from_ref(&page));
-    let report = JobReport::of(&at(), at(), 2.0, &[]);
-    // A process for which no time passes has ended.
-    assert_eq!((report.ranks, report.missing.len(), report.late.len()), (0, 0, 0));
+fn a_world_larger_than_any_is_reported_without_a_list_of_all_its_ranks() {
+    let at = |seconds| {
+        let own = node(0, 100, "cudaStreamSynchronize", Reason::Futex, seconds);
+        reading(&[ProcessSnapshot { rank: Some((0, u32::MAX)), ..own }])
+    };
+    let report = JobReport::of(&at(60), at(62), 2.0, &[]);
+    assert_eq!((report.ranks, report.missing.len(), report.late.len()), (1, 999, 0));
+}
+
+#[test]
+fn a_worker_that_inherits_the_rank_of_its_trainer_is_no_rank() {
+    let own = node(0, 100, "cudaStreamSynchronize", Reason::Futex, 60);
+    let worker = ProcessSnapshot { parent: Some(ProcId(9)), dispatches: false, ..own };
+    assert_eq!(reading(&[worker]).ranks.len(), 0);
 }
 
 #[test]
 fn a_process_that_ended_is_none_of_the_ranks() {
     let at = |seconds| {
-        let waits = |rank| page(rank, 100, "cudaStreamSynchronize", "futex", seconds);
-        reading(&[waits(0), page(1, 40, "cudaMemcpy", "futex", 60), waits(2)])
+        let waits = |rank| node(rank, 100, "cudaStreamSynchronize", Reason::Futex, seconds);
+        let own = node(1, 40, "cudaMemcpy", Reason::Futex, 60);
+        let ended = ProcessSnapshot { ended: (seconds > 61).then_some(Nanos(1)), ..own };
+        reading(&[waits(0), ended, waits(2)])
     };
-    let report = JobReport::of(&at(60), at(62), 2.0, &[]);
-    assert_eq!((report.ranks, &*report.missing, report.late.len()), (2, &[1][..], 0));
+    for seconds in [61, 62] {
+        // At 61 s it has ended, and its node does not know.
+        let report = JobReport::of(&at(60), at(seconds), 2.0, &[]);
+        assert_eq!((report.ranks, &*report.missing, report.late.len()), (2, &[1][..], 0));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use gpucause_engine::quantity::{percent_with_tenths, time};
 use gpucause_engine::utc::utc;
+use gpucause_trace::recording::OBSERVATION;
 
 use super::report::{Recorded, Report, TraceFile};
 use super::text::{printable, render};
@@ -74,7 +75,8 @@ fn head(out: &mut String, file: &TraceFile) -> std::fmt::Result {
         let until = session.until.map(|until| format!("{} UTC", utc(until, true)));
         // Which of the two, a file does not say.
         let until = until.unwrap_or_else(|| "no end: still being recorded, or killed".into());
-        let details = session.details.iter().map(|(name, value)| format!("{name}={value}"));
+        let details = session.details.iter().filter(|(name, _)| name != OBSERVATION);
+        let details = details.map(|(name, value)| format!("{name}={value}"));
         writeln!(
             out,
             "  session on {} by {}: {} - {until} {}",

@@ -49,7 +49,10 @@ pub struct FetchedFlights {
 pub async fn flights(nodes: &[Client], limits: Limits, output: &Path) -> FetchedFlights {
     let mut written: Vec<(Address, Flight)> = Vec::new();
     let at_once = Limits { parallel: PARALLEL, ..limits };
-    let take = |answer: &NodeAnswer, flight| written.push((answer.url.clone(), flight));
+    let take = |answer: &NodeAnswer, flight| {
+        written.push((answer.url.clone(), flight));
+        Ok(())
+    };
     let FleetAnswer { answers, mut failures } =
         all(nodes, at_once, |node| with_flight(node, limits), take).await;
     let requests = answers.into_iter().filter_map(|NodeAnswer { url, clock, .. }| {

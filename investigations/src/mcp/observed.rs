@@ -2,14 +2,13 @@
 
 use std::collections::HashSet;
 
-use gpucause_engine::observation::{Period, State};
+use gpucause_engine::observation::Period;
 use serde_json::{Value, json};
 
 use super::answer::{self, rounded};
 use crate::fleet::NodeAnswer;
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
-use crate::page::samples;
 use gpucause_trace::recording::{NodeIndex, Recording, RecordingError};
 
 /// Nodes listed.
@@ -103,28 +102,4 @@ pub(super) fn names<'a>(nodes: impl IntoIterator<Item = &'a Chains>) -> Option<H
         all.extend(own.names.values().cloned());
     }
     Some(all)
-}
-
-/// Reads the observation of a node from a page of its metrics, without its name.
-pub(super) fn of_page(page: &str) -> Value {
-    let state = samples(page, "gpucause_observation_state{").find(|own| own.value == 1.0);
-    let value = |name| samples(page, name).next().map(|own| rounded(own.value));
-    let state =
-        state.map_or_else(|| "not reported".to_owned(), |own| own.label("state").to_owned());
-    let known = State::ALL.iter().any(|own| own.label() == state);
-    json!({
-        "state": if known { &*state } else { "not reported" },
-        "timed_share": value("gpucause_observation_timed_ratio"),
-        "since": value("gpucause_observation_state_changed_timestamp_seconds"),
-    })
-}
-
-/// Returns the observations of several nodes, with their names.
-pub(super) fn of_pages<'a>(nodes: impl Iterator<Item = (&'a str, &'a Value)>) -> Value {
-    let named = |(node, observed): (&str, &Value)| {
-        let mut observed = observed.clone();
-        observed["node"] = answer::name(node);
-        observed
-    };
-    nodes.take(MOST_NODES).map(named).collect()
 }

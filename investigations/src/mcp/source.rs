@@ -1,6 +1,5 @@
 //! Sources of answers: a recording or live nodes, and the host of the server.
 
-use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +11,11 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer;
 use super::call::{Abandoned, blocking};
-use crate::fleet::{self, Limits};
-use crate::node::Chains;
+use crate::fleet::{self, FleetAnswer, Limits, NodeAnswer};
+use crate::node::AskError;
 use gpucause_engine::chain::Chain;
 use gpucause_trace::recording::{Recording, RecordingError};
+use gpucause_trace::trace::Trace;
 
 /// One line of `gpucause check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,42 +154,23 @@ pub(super) fn limits(nodes: &[Client]) -> Limits {
     Limits { parallel: 32, deadline, samples, in_all, ..Limits::default() }
 }
 
-/// A node that answered.
-pub(super) struct Answered<T> {
-    /// Its own name, distinct from those of other nodes; its address where it does not report one.
-    pub(super) node: String,
-    pub(super) url: Address,
-    /// Its report about itself without chains, where available.
-    pub(super) own: Option<Chains>,
-    /// Result of reading its metrics.
-    pub(super) of_page: T,
-}
-
-/// Reads the metrics of each node with `of` on arrival. Returns the results in the order of nodes, and the failures of other nodes,
-/// which include errors of `of`.
-pub(super) async fn pages<T: Send>(
+/// Reads the snapshot of each node with `of` on arrival. Returns the nodes in their order, with distinct names and each with what was
+/// read of it, and those that did not answer. What `of` refuses is a failure of its node.
+pub(super) async fn snapshots<T: Send>(
     nodes: &[Client],
-    mut of: impl FnMut(&str) -> Result<T, String> + Send,
-) -> (Vec<Answered<T>>, Vec<Value>) {
-    let (mut pages, mut failed) = (Vec::new(), Vec::new());
-    let mut take = |url: &Address, own: Option<Chains>, page: &str| match of(page) {
-        Ok(of_page) => pages.push((url.clone(), own, of_page)),
-        Err(error) => failed.push((url.clone(), error)),
+    mut of: impl FnMut(&dyn Recording) -> Result<T, RecordingError> + Send,
+) -> (FleetAnswer, Vec<T>) {
+    let mut read = Vec::new();
+    let mut take = |node: &NodeAnswer, trace: Trace| {
+        let own = of(&trace).map_err(|error| AskError::BadSnapshot(node.url.clone(), error))?;
+        read.push((node.url.clone(), own));
+        Ok(())
     };
-    let silent = fleet::metric_pages_with_names(nodes, limits(nodes), &mut take).await;
-    failed.extend(silent.into_iter().map(|own| (own.url, own.error.to_string())));
-    let place = |url: &Address| nodes.iter().position(|node| node.address() == url);
-    pages.sort_by_cached_key(|(url, ..)| place(url));
-    failed.sort_by_cached_key(|(url, _)| place(url));
-    let failures = failed.iter().map(|(url, error)| failure(&url.to_string(), error)).collect();
-    let mut taken = HashSet::new();
-    let named = pages.into_iter().map(|(url, own, of_page)| {
-        let name = own.as_ref().map_or_else(|| url.to_string(), |own| own.node.clone());
-        let node = fleet::distinct(name, &url, |name| taken.contains(name));
-        taken.insert(node.clone());
-        Answered { node, url, own, of_page }
-    });
-    (named.collect(), failures)
+    let mut answer = fleet::snapshots(nodes, limits(nodes), &mut take).await;
+    answer.make_names_distinct();
+    let place = |url: &Address| answer.answers.iter().position(|node| node.url == *url);
+    read.sort_by_cached_key(|(url, _)| place(url));
+    (answer, read.into_iter().map(|(_, own)| own).collect())
 }
 
 /// A node that did not answer.

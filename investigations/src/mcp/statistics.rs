@@ -1,4 +1,4 @@
-//! Statistics of calls and waits, from those of a recording or a node's metrics, never from events.
+//! Statistics of calls and waits, from those of a recording or of nodes' snapshots, never from events.
 
 use std::collections::HashSet;
 
@@ -8,11 +8,13 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, micros, object, seconds};
 use super::arguments::Rows;
+use super::chains::head_of_nodes;
 use super::observed;
-use super::source::{Answered, Source, failures, pages};
-use crate::page::{Histogram, histograms, samples};
+use super::source::{Source, snapshots};
+use crate::fleet::FleetAnswer;
 use gpucause_trace::recording::{
-    CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
+    CallStatistics, Completeness, Durations, NodeIndex, Process, Recording, RecordingError,
+    WaitStatistics,
 };
 
 /// The note about a PID that no process of a recording has.
@@ -45,8 +47,6 @@ pub(super) struct Row {
     pub(super) sum_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
-    /// Both percentiles are above these, where they are upper edges of buckets.
-    above_ns: [Option<u64>; 2],
     max_ns: Option<u64>,
     off_cpu_ns: Option<u64>,
     /// Number of durations that the percentiles cover, where not all.
@@ -99,8 +99,6 @@ pub(super) fn json_row(row: &Row, what: &str, several: bool) -> Value {
         ("node", several.then(|| answer::name(&row.node))),
         ("api", row.api.as_deref().map(answer::name)),
         ("cold", row.cold.filter(|cold| *cold).map(Value::from)),
-        ("p50_above_us", row.above_ns[0].map(micros)),
-        ("p99_above_us", row.above_ns[1].map(micros)),
         ("max_us", row.max_ns.map(micros)),
         ("off_cpu_s", row.off_cpu_ns.map(seconds)),
         ("percentiles_of_sample", row.sample_of.map(Value::from)),
@@ -110,37 +108,36 @@ pub(super) fn json_row(row: &Row, what: &str, several: bool) -> Value {
 }
 
 pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
-    match source {
-        Source::File(file) => file.read(of_recording).await,
-        Source::Nodes(clients) => {
-            let mut left = MAX_ROWS;
-            let of = |page: &str| {
-                let mut found = Found::default();
-                of_page(page, &mut found);
-                let rows = found.calls.len() + found.waits.len();
-                left = left.checked_sub(rows).ok_or("all nodes have too many rows; ask fewer")?;
-                Ok((observed::of_page(page), found))
-            };
-            let (pages, failed) = pages(clients, of).await;
-            if pages.is_empty() {
-                let why = failed.first().map(ToString::to_string).unwrap_or_default();
-                return Err(ToolError(format!("no node answered: {why}")));
-            }
-            let mut found = of_nodes(pages);
-            found.nodes = clients.len();
-            if !failed.is_empty() {
-                found.head.insert("failures".into(), failures(failed));
-            }
-            Ok(found)
-        }
-    }
+    let clients = match source {
+        Source::File(file) => return file.read(of_recording).await,
+        Source::Nodes(clients) => clients,
+    };
+    let mut left = MAX_ROWS;
+    let of = |recording: &dyn Recording| {
+        let source = || recording.node_name(NodeIndex(0)).into();
+        let found = of_recording(recording).map_err(|error| error.to_string());
+        let rows = |own: &Found| own.calls.len() + own.waits.len();
+        let full = "all nodes have too many rows; ask fewer".to_owned();
+        let found = found.and_then(|own| {
+            left = left.checked_sub(rows(&own)).ok_or(full)?;
+            Ok(own)
+        });
+        found.map_err(|why| RecordingError::Damaged(source(), why))
+    };
+    let (answer, found) = snapshots(clients, of).await;
+    let (head, observed) = head_of_nodes(&answer)?;
+    Ok(of_nodes(&answer, found, (head, observed.observation)))
 }
 
-fn of_nodes(pages: Vec<Answered<(Value, Found)>>) -> Found {
-    let own = || pages.iter().filter_map(|own| own.own.as_ref());
-    let are_all = own().count() == pages.len();
-    let has_pids = are_all && own().all(|own| own.processes.is_some());
-    let has_names = are_all && observed::names(own()).is_some();
+/// Rows of the nodes that answered, under their names in the answer.
+fn of_nodes(
+    answer: &FleetAnswer,
+    found: Vec<Found>,
+    (mut head, observation): (Map<String, Value>, Value),
+) -> Found {
+    let own = || answer.answers.iter().map(|own| &own.chains);
+    let has_pids = own().all(|own| own.processes.is_some());
+    let has_names = observed::names(own()).is_some();
     let if_unknown = [
         if has_pids { PID_UNOBSERVED } else { UNEXPORTED },
         if has_names { NAME_UNOBSERVED } else { UNEXPORTED },
@@ -149,22 +146,20 @@ fn of_nodes(pages: Vec<Answered<(Value, Found)>>) -> Found {
         own().filter_map(|own| own.processes.as_ref()).flatten().copied().collect(),
         own().flat_map(|own| own.names.values().cloned()).collect(),
     );
-    let observation = pages.iter().map(|own| (&*own.node, &own.of_page.0));
-    let head = object(json!({
-        "source": "live counters since each process was first seen",
-        "percentiles": "upper edges of histogram buckets; the true values are above p50_above_us and p99_above_us, or 0",
-        "observation": observed::of_pages(observation),
-    }));
-    let mut found = Found { head, if_unknown, observed, ..Found::default() };
-    for Answered { node, url, of_page: (_, own), .. } in pages {
-        let named = |row| Row { node: node.clone(), ..row };
-        found.calls.extend(own.calls.into_iter().map(named));
-        found.waits.extend(own.waits.into_iter().map(named));
-        found.pids.extend(own.pids);
-        found.names.extend(own.names);
-        found.answered.push((node, url));
+    head.insert("source".into(), "live counters since each process was first seen".into());
+    head.insert("observation".into(), observation);
+    let nodes = answer.answers.len() + answer.failures.len();
+    let mut all = Found { head, nodes, if_unknown, observed, ..Found::default() };
+    for (node, own) in answer.answers.iter().zip(found) {
+        let name = &node.chains.node;
+        let named = |row| Row { node: name.clone(), ..row };
+        all.calls.extend(own.calls.into_iter().map(named));
+        all.waits.extend(own.waits.into_iter().map(named));
+        all.pids.extend(own.pids);
+        all.names.extend(own.names);
+        all.answered.push((name.clone(), node.url.clone()));
     }
-    found
+    all
 }
 
 fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
@@ -202,7 +197,6 @@ fn of_durations(
         sum_ns: own.sum_ns,
         p50_ns: own.p50_ns,
         p99_ns: own.p99_ns,
-        above_ns: [None; 2],
         max_ns: Some(own.max_ns),
         off_cpu_ns: None,
         sample_of: match own.completeness {
@@ -231,114 +225,4 @@ fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
         None => reason.to_owned(),
     };
     of_durations(recording, process, what, &own.durations)
-}
-
-/// Rows of a page, without the node.
-fn of_page(page: &str, found: &mut Found) {
-    for process in samples(page, "gpucause_process_info{") {
-        found.pids.extend(process.label("pid").parse::<u32>());
-        found.names.insert(process.label("comm").to_owned());
-    }
-    let calls = "gpucause_cuda_call_duration_seconds";
-    for (key, histogram) in histograms(page, calls, ["pid", "comm", "op", "api", "cold"]) {
-        let [pid, comm, op, api, cold] = key;
-        let row = of_histogram((&pid, comm, op), &histogram);
-        found.calls.push(Row { api: Some(api), cold: cold.parse().ok(), ..row });
-    }
-    for sample in samples(page, "gpucause_cuda_call_offcpu_seconds_total") {
-        // Summed over reasons.
-        let row = found.calls.iter_mut().rev().find(|row| {
-            row.cold != Some(true)
-                && row.what == sample.label("op")
-                && row.api.as_deref() == Some(sample.label("api"))
-                && sample.label("pid").parse() == Ok(row.pid)
-        });
-        if let Some(row) = row {
-            row.off_cpu_ns = Some(row.off_cpu_ns.unwrap_or(0) + nanos(sample.value));
-        }
-    }
-    let waits = "gpucause_offcpu_duration_seconds";
-    for ([pid, comm, role, reason], histogram) in
-        histograms(page, waits, ["pid", "comm", "role", "reason"])
-    {
-        // The sum of the other reasons.
-        if reason == "all" {
-            continue;
-        }
-        let what = format!("{reason} ({role})");
-        found.waits.push(of_histogram((&pid, comm, what), &histogram));
-    }
-    for row in found.calls.iter().chain(&found.waits) {
-        found.pids.insert(row.pid);
-        found.names.insert(row.comm.clone());
-    }
-}
-
-fn of_histogram((pid, comm, what): (&str, String, String), own: &Histogram) -> Row {
-    let quantiles = [0.5, 0.99].map(|share| own.quantile(share));
-    let upper = quantiles.map(|edges| edges.map(|(_, upper)| upper).filter(|own| own.is_finite()));
-    let [p50_ns, p99_ns] = upper.map(|edge| edge.map(nanos));
-    let lower = quantiles.map(|edges| edges.map(|(lower, _)| lower).filter(|own| *own > 0.0));
-    Row {
-        node: String::new(),
-        pid: pid.parse().unwrap_or(0),
-        comm,
-        what,
-        api: None,
-        cold: None,
-        count: own.count as u64,
-        sum_ns: nanos(own.sum),
-        p50_ns,
-        p99_ns,
-        above_ns: lower.map(|edge| edge.map(nanos)),
-        max_ns: None,
-        off_cpu_ns: None,
-        sample_of: None,
-    }
-}
-
-fn nanos(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_percentile_of_buckets_has_both_edges_where_they_are_known() {
-        let labels =
-            "pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaStreamSynchronize\",cold=\"false\"";
-        let mut page = String::new();
-        for (edge, below) in [("0.002", 1), ("0.004", 90), ("+Inf", 100)] {
-            page += &format!(
-                "gpucause_cuda_call_duration_seconds_bucket{{{labels},le=\"{edge}\"}} {below}\n"
-            );
-        }
-        page += &format!("gpucause_cuda_call_duration_seconds_count{{{labels}}} 100\n");
-        let mut found = Found::default();
-        of_page(&page, &mut found);
-        let row = json_row(&found.calls[0], "op", false);
-        assert_eq!((&row["p50_above_us"], &row["p50_us"]), (&json!(2000.0), &json!(4000.0)));
-        assert_eq!((&row["p99_above_us"], &row["p99_us"]), (&json!(4000.0), &Value::Null));
-    }
-
-    #[test]
-    fn the_sum_of_all_reasons_is_no_reason_of_a_node() {
-        let mut page = String::new();
-        for reason in ["all", "futex"] {
-            let labels = format!("pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"{reason}\"");
-            for (suffix, more, value) in
-                [("bucket", ",le=\"+Inf\"", "5"), ("sum", "", "0.5"), ("count", "", "5")]
-            {
-                page += &format!(
-                    "gpucause_offcpu_duration_seconds_{suffix}{{{labels}{more}}} {value}\n"
-                );
-            }
-        }
-        let mut found = Found::default();
-        of_page(&page, &mut found);
-        let waits: Vec<_> = found.waits.iter().map(|row| (&*row.what, row.count)).collect();
-        assert_eq!(waits, [("futex (dispatcher)", 5)]);
-    }
 }

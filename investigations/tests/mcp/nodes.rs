@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
+use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use serde_json::{Value, json};
 
 use crate::fake_node::{Nature, start};
-use crate::http::{PAGE, client_of};
+use crate::http::{client_of, process};
 use crate::recording::Quiet;
 use crate::{answers, call, json_of, run, tools_of};
 
@@ -30,9 +32,10 @@ fn answered(nodes: &[(&'static str, &Nature)], calls: &[(&str, Value)]) -> Vec<V
 
 /// Observes a process with calls, one without, and a worker that it does not export.
 fn observing() -> Nature {
-    let page = format!("{PAGE}gpucause_process_info{{pid=\"8\",comm=\"idle\"}} 1\n");
+    let idle = Comm(*b"idle\0\0\0\0\0\0\0\0\0\0\0\0");
+    let processes = vec![process(7), ProcessSnapshot::new(ProcId(8), Tgid(8), idle)];
     let names = [(7, "t"), (8, "idle"), (9, "pt_data_worker")];
-    Nature { page, names: Some(names.into()), ..Nature::default() }
+    Nature { processes, names: Some(names.into()), ..Nature::default() }
 }
 
 /// The notes about processes: with calls, without, a worker, none.
@@ -103,7 +106,7 @@ fn a_node_has_its_own_name_in_every_answer() {
 #[test]
 fn a_node_that_shares_its_name_has_the_same_name_in_every_answer_whichever_answers_first() {
     let slow = Nature { delay: Duration::from_millis(300), ..observing() };
-    let sql = "SELECT node, url, (SELECT count(*) > 0 FROM samples WHERE samples.node = nodes.node) FROM nodes";
+    let sql = "SELECT name, (SELECT count(*) > 0 FROM processes WHERE node = nodes.id) FROM nodes";
     let calls = [
         ("get_causal_chains", json!({})),
         ("get_data_quality", json!({})),
@@ -122,8 +125,8 @@ fn a_node_that_shares_its_name_has_the_same_name_in_every_answer_whichever_answe
         assert_eq!(nodes, [&names[0], &names[1]], "{answer}");
     }
     let rows = own[2]["rows"].as_array().unwrap();
-    let of_second = rows.iter().find(|row| row[1] == address).unwrap();
-    assert_eq!((rows.len(), of_second), (2, &json!([names[1], address, 1])), "{rows:?}");
+    let of_second = rows.iter().find(|row| row[0] == names[1]);
+    assert_eq!((rows.len(), of_second), (2, Some(&json!([names[1], 1]))), "{rows:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Opens a trace file such that reading it changes neither the file nor its folder.
+//! Opens a trace file such that reading it changes neither the file nor its folder, or the bytes of one.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, Error, OpenFlags, ffi};
+use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, ffi};
 
 /// Largest value or row, in bytes.
 const LONGEST_ROW: i32 = 64 << 20;
@@ -31,6 +31,20 @@ pub fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri(path), flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    confined(connection)
+}
+
+/// Opens the bytes of a file for reading. Its schema is untrusted.
+///
+/// # Errors
+/// When memory does not suffice.
+pub(crate) fn open_bytes(bytes: &[u8]) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open_in_memory()?;
+    connection.deserialize_read_exact(MAIN_DB, bytes, bytes.len(), true)?;
+    confined(connection)
+}
+
+fn confined(connection: Connection) -> rusqlite::Result<Connection> {
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_ROW)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;

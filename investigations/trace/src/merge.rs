@@ -6,6 +6,7 @@
 
 mod chains;
 mod copy;
+mod gathering;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use crate::recording::{NodeIndex, Recording, RecordingError, is_same_file};
 use crate::trace::{Finished, Store, WriteError, output_file};
 use crate::unfinished_file::UnfinishedFile;
 use copy::{Copying, Known};
+
+pub use gathering::Gathering;
 
 /// A recording to be merged.
 #[derive(Debug)]

@@ -15,12 +15,15 @@ use std::sync::Arc;
 use gpucause_abi::ProcId;
 use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::ObservationState;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
-pub use open::is_same_file;
-pub use open::{error, read_only, wal_of};
+pub(crate) use open::in_memory;
+pub use open::{error, is_same_file, read_only, wal_of};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
 
+/// Session detail: the [`ObservationState`] at its end as JSON, of a recorder that does not observe all the time.
+pub const OBSERVATION: &str = "observation";
 /// Session detail: the processes of `record --pid`, separated by commas; empty or absent where it recorded all.
 pub const PIDS: &str = "pids";
 
@@ -59,6 +62,12 @@ pub struct Session {
 }
 
 impl Session {
+    /// The state of the observation at its end, where the recorder has written it.
+    pub fn observation(&self) -> Option<ObservationState> {
+        let (_, state) = self.details.iter().find(|(name, _)| name == OBSERVATION)?;
+        serde_json::from_str(state).ok()
+    }
+
     /// The processes of `record --pid`; empty where all were recorded.
     pub fn pids(&self) -> Vec<u32> {
         let detail = self.details.iter().find(|(name, _)| name == PIDS);

@@ -12,6 +12,7 @@ mod reader;
 mod schema;
 mod snapshot_codec;
 mod store;
+mod store_end;
 mod totals;
 mod write_error;
 mod writer;

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use gpucause_http::client::{Address, Client};
+use gpucause_http::client::Client;
 use gpucause_investigations::collectives::{JobReport, Reading};
-use gpucause_investigations::fleet::{self, Limits, NodeFailure};
+use gpucause_investigations::fleet::{self, Limits, NodeAnswer, NodeFailure};
 use gpucause_investigations::json::Versioned;
+use gpucause_investigations::node::AskError;
+use gpucause_trace::trace::Trace;
 use tokio::time::{Instant, sleep};
 
 use super::{ExplainArgs, ReportFormat, exit_status, print};
@@ -21,8 +23,14 @@ pub(in crate::commands) async fn read(
     clients: &[Client],
 ) -> (Reading, Vec<NodeFailure>) {
     let mut reading = Reading::of(job);
-    let mut add = |url: &Address, page: &str| reading.add(&url.to_string(), page);
-    let failures = fleet::metric_pages(clients, Limits::default(), &mut add).await;
+    let mut add = |node: &NodeAnswer, trace: Trace| {
+        let url = &node.url;
+        let added = reading.add(&url.to_string(), &trace);
+        added.map_err(|error| AskError::BadSnapshot(url.clone(), error))
+    };
+    // Clocks are not compared.
+    let limits = Limits { samples: 1, ..Limits::default() };
+    let failures = fleet::snapshots(clients, limits, &mut add).await.failures;
     (reading, failures)
 }
 

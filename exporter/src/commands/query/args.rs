@@ -16,7 +16,7 @@ Tables of a file of gpucause record:
   call_totals      All calls by process and op, also those without an event; wait_totals and dispatcher_time: all waits and states
   processes        Processes of all nodes; nodes, sessions, threads, stacks and more are in investigations/trace-file.md
 
-Tables of nodes: chains, processes, process_gpus, samples (the page of metrics), nodes, failures
+Tables of nodes: those of a file without events, of what they know now, and failures (url, reason)
 
 Examples:
   gpucause query --db trace.db \"SELECT cause, sentence FROM chains ORDER BY lost_seconds DESC\"
@@ -37,7 +37,7 @@ pub struct QueryArgs {
     /// The trace file, of gpucause or Ingero
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
-    /// Flags of nodes, whose chains and metrics are queried instead of a file.
+    /// Flags of nodes, which are queried for what they know now instead of a file.
     #[command(flatten)]
     pub nodes: NodeArgs,
     /// The statement, such as 'SELECT count(*) FROM events'; - reads it from standard input

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::Tool;
 use crate::mcp::answer::{self, Page, list, object, rounded};
 use crate::mcp::arguments::Nothing;
-use crate::mcp::source::{Answered, Source, failures, pages};
+use crate::mcp::chains::head_of_nodes;
+use crate::mcp::source::{Source, snapshots};
 use crate::mcp::{Shared, ToolError, observed};
-use crate::page::{Sample, samples};
-use gpucause_trace::recording::{Completeness, Recording, RecordingError, Session};
+use gpucause_trace::recording::{Completeness, OBSERVATION, Recording, RecordingError, Session};
 
 /// The tool.
 pub(super) struct GetDataQuality;
@@ -25,22 +25,18 @@ impl Tool for GetDataQuality {
                 list(object(head), "sessions", &sessions, Page::LARGEST)
             }
             Source::Nodes(clients) => {
-                let of = |page: &str| Ok((of_page(page), observed::of_page(page)));
-                let (pages, failed) = pages(clients, of).await;
-                let observed = pages.iter().map(|own| (&*own.node, &own.of_page.1));
-                let observation = observed::of_pages(observed);
-                let row = |own: Answered<(Value, Value)>| {
-                    let (mut row, _) = own.of_page;
-                    row["node"] = answer::name(&own.node);
-                    row["url"] = answer::name(&own.url.to_string());
+                let (answer, read) = snapshots(clients, of_recording).await;
+                let (mut head, observed) = head_of_nodes(&answer)?;
+                head.insert("source".into(), "live nodes".into());
+                head.insert("observation".into(), observed.observation);
+                let rows = answer.answers.iter().zip(read).map(|(node, (mut row, sessions))| {
+                    row["node"] = answer::name(&node.chains.node);
+                    row["url"] = answer::name(&node.url.to_string());
+                    row["details"] =
+                        sessions.first().map_or(Value::Null, |own| own["details"].clone());
                     row
-                };
-                let rows: Vec<_> = pages.into_iter().map(row).collect();
-                let mut head = object(json!({"source": "live nodes", "observation": observation}));
-                if !failed.is_empty() {
-                    head.insert("failures".into(), failures(failed));
-                }
-                list(head, "nodes", &rows, Page::LARGEST)
+                });
+                list(head, "nodes", &rows.collect::<Vec<_>>(), Page::LARGEST)
             }
         }
     }
@@ -77,9 +73,9 @@ fn of_recording(recording: &dyn Recording) -> Result<(Value, Vec<Value>), Record
 }
 
 fn session(recording: &dyn Recording, own: &Session) -> Value {
-    let details = own.details.iter().take(30);
+    let details = own.details.iter().filter(|(name, _)| name != OBSERVATION).take(30);
     let details: serde_json::Map<String, Value> = details
-        .map(|(key, value)| (answer::text(key, 60), answer::text(value, 120).into()))
+        .map(|(key, value)| (answer::text(key, 60), answer::text(value, 400).into()))
         .collect();
     let clock = recording.nodes().get(usize::from(own.node.0)).and_then(|node| node.clock_ahead_ns);
     json!({
@@ -91,43 +87,5 @@ fn session(recording: &dyn Recording, own: &Session) -> Value {
         "lost_events": own.lost_events,
         "clock_ahead_s": clock.map(|ns| rounded(ns as f64 / 1e9)),
         "details": details,
-    })
-}
-
-fn of_page(page: &str) -> Value {
-    let all: Vec<Sample> = samples(page, "gpucause_").collect();
-    let named = |name: &'static str| all.iter().filter(move |own| own.name == name);
-    let sum = |name| named(name).map(|own| own.value).reduce(|all, one| all + one);
-    let version = named("gpucause_build_info").next();
-    let attached = |own: &&Sample| own.label("verdict") == "attached" && own.value > 0.0;
-    let troubled = named("gpucause_probe_status")
-        .filter(|own| own.value > 0.0 && own.label("verdict") != "attached")
-        .take(20)
-        .map(|own| {
-            json!({
-                "probe": answer::name(own.label("probe")),
-                "library": answer::name(own.label("library")),
-                "verdict": answer::name(own.label("verdict")),
-            })
-        });
-    let full = named("gpucause_map_full_total").filter(|own| own.value > 0.0).take(20);
-    let full: Vec<_> = full
-        .map(|own| json!({"map": answer::name(own.label("map")), "times": own.value}))
-        .collect();
-    let host = |name: &'static str| samples(page, name).next().map(|own| own.value);
-    let duty = named("gpucause_probe_duty_ratio").map(|own| own.value).reduce(f64::min);
-    let (hits, cost) = (sum("gpucause_probe_hits_total"), sum("gpucause_probe_cost_seconds_total"));
-    json!({
-        "version": version.map(|own| answer::name(own.label("version"))),
-        "processes": named("gpucause_process_info").count(),
-        "probes_attached": named("gpucause_probe_status").filter(attached).count(),
-        "probes_not_attached": troubled.collect::<Vec<_>>(),
-        "maps_that_were_full": full,
-        "least_probe_duty_ratio": duty,
-        "probe_hits": hits,
-        "probe_cost_s": cost.map(rounded),
-        "daemon_cpu_s": host("process_cpu_seconds_total"),
-        "daemon_memory_bytes": host("process_resident_memory_bytes"),
-        "daemon_started": host("process_start_time_seconds"),
     })
 }

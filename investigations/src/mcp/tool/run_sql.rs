@@ -43,7 +43,7 @@ pub(super) struct RunSql;
 
 impl Tool for RunSql {
     const NAME: &str = "run_sql";
-    const DESCRIPTION: &str = "One read-only SELECT within limits of time and rows: on the trace file (sqlite_schema names the tables), or on what live nodes have now, in the tables nodes, failures, chains, processes, process_gpus and samples (metrics by name, with labels as JSON). Nodes are asked only for the tables that the statement reads; of samples that is the most.";
+    const DESCRIPTION: &str = "One read-only SELECT within limits of time and rows: on the trace file, or on what live nodes know now, which has the tables of a trace file without events, and failures (nodes that did not answer). sqlite_schema names the tables.";
     type Arguments = Sql;
 
     async fn answer(server: &Shared, asked: Sql) -> Result<Value, ToolError> {

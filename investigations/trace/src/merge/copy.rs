@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
+use rusqlite::Connection;
 
 use super::chains::Chains;
 use super::{Input, MergeError};
@@ -80,15 +81,49 @@ impl Copying {
     }
 
     pub(super) fn finish(mut self) -> Result<Finished, WriteError> {
-        for (node, chain) in std::mem::take(&mut self.chains).one_each() {
-            self.store.chain(node, None, &chain)?;
-        }
+        self.write_chains()?;
         let path = self.store.finish()?;
         Ok(Finished { path, events: self.events, pruned_events: 0, needs_wal: false })
     }
 
+    /// The database itself.
+    pub(super) fn into_connection(self) -> Result<Connection, WriteError> {
+        self.store.into_connection()
+    }
+
+    /// Copies a recording without events. A failure leaves nothing of it behind, and nothing can be copied after one.
+    pub(super) fn copy_whole(&mut self, input: &Input) -> Result<(), MergeError> {
+        let copied = self.copy_rows(input, &HashSet::new(), &mut |_, _| {});
+        let written = copied.and_then(|()| Ok(self.write_chains()?));
+        match written {
+            Ok(()) => Ok(self.store.commit()?),
+            Err(error) => {
+                self.chains = Chains::default();
+                self.store.roll_back()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn write_chains(&mut self) -> Result<(), WriteError> {
+        for (node, chain) in std::mem::take(&mut self.chains).one_each() {
+            self.store.chain(node, None, &chain)?;
+        }
+        Ok(())
+    }
+
     /// Copies a recording except some nodes. `step` is called with the number of events copied and in all.
     pub(super) fn copy(
+        &mut self,
+        input: &Input,
+        left_out: &HashSet<NodeIndex>,
+        step: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), MergeError> {
+        self.copy_rows(input, left_out, step)?;
+        Ok(self.store.commit()?)
+    }
+
+    fn copy_rows(
         &mut self,
         input: &Input,
         left_out: &HashSet<NodeIndex>,
@@ -107,9 +142,7 @@ impl Copying {
         self.copy_processes(&mut rows)?;
         self.copy_statistics(&rows)?;
         self.copy_snapshots(&rows)?;
-        self.copy_events(&mut rows, step)?;
-        self.store.commit()?;
-        Ok(())
+        self.copy_events(&mut rows, step)
     }
 
     fn copy_nodes(
@@ -278,7 +311,9 @@ impl Copying {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        self.copy_batch(rows, &mut batch)?;
+        if !batch.is_empty() {
+            self.copy_batch(rows, &mut batch)?;
+        }
         step(done, of);
         Ok(())
     }

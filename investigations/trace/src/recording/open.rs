@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, ErrorCode};
 
 use super::RecordingError;
-use crate::database::open_read_only;
+use crate::database::{open_bytes, open_read_only};
 
 /// Returns true if two paths lead to one file.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -19,13 +19,19 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// A connection that changes nothing and trusts nothing in the file.
 pub fn read_only(path: &Path) -> Result<Connection, RecordingError> {
-    let open = || {
-        let connection = open_read_only(path)?;
-        // The first that reads the file.
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
-        Ok(connection)
-    };
-    open().map_err(|source| error(path, source))
+    readable(open_read_only(path)).map_err(|source| error(path, source))
+}
+
+/// A connection to the bytes of a file, which trusts nothing in them. Errors name `source`.
+pub(crate) fn in_memory(source: &Path, bytes: &[u8]) -> Result<Connection, RecordingError> {
+    readable(open_bytes(bytes)).map_err(|cause| error(source, cause))
+}
+
+fn readable(opened: rusqlite::Result<Connection>) -> rusqlite::Result<Connection> {
+    let connection = opened?;
+    // The first that reads the file.
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    Ok(connection)
 }
 
 /// Returns the meaning of a SQLite error for the file.

@@ -17,8 +17,8 @@ use super::snapshot_codec;
 use crate::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Node,
     NodeChain, NodeIndex, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording,
-    RecordingError, Session, Stack, StackFrame, StackId, Task, WaitStatistics, error, read_only,
-    sort_worst_first,
+    RecordingError, Session, Stack, StackFrame, StackId, Task, WaitStatistics, error, in_memory,
+    read_only, sort_worst_first,
 };
 
 /// Returns true if a database is a trace of any version.
@@ -44,7 +44,22 @@ impl Trace {
     /// # Errors
     /// When it is not a trace, is of a newer gpucause, or is damaged.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        let connection = read_only(path)?;
+        Self::of(path, read_only(path)?)
+    }
+
+    /// Opens the bytes of a finished file. Errors name `source`.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn of_bytes(source: &Path, bytes: &[u8]) -> Result<Self, RecordingError> {
+        Self::of(source, in_memory(source, bytes)?)
+    }
+
+    /// Reads a database that is open. Errors name `path`.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn of(path: &Path, connection: Connection) -> Result<Self, RecordingError> {
         let owned = path.to_owned();
         if !recognise(&connection).map_err(|source| error(path, source))? {
             let reason = "it was not written by gpucause".to_owned();

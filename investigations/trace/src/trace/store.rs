@@ -12,7 +12,6 @@ use rusqlite::{Connection, OpenFlags, Params, params};
 use super::dictionaries::Dictionaries;
 use super::event_row::NewEvent;
 use super::frames::{fnv1a, frames_text};
-use super::lists::rows;
 use super::write_error::WriteError;
 use super::{output_file, schema, snapshot_codec};
 use crate::recording::{Stack, StackId};
@@ -31,14 +30,11 @@ pub(crate) struct SessionRef(pub(super) i64);
 
 /// How long to wait for programs that read the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a finished file waits for programs that read it, and between two attempts.
-const CLOSED_WITHIN: Duration = Duration::from_secs(5);
-const CLOSED_EVERY: Duration = Duration::from_millis(50);
-/// Finished files up to this size in bytes get smaller pages.
-const SMALL_FILE: u64 = 1 << 20;
-/// Their page size in bytes.
-const SMALL_PAGE: u32 = 1024;
+/// Page size of small files and of databases in memory, in bytes.
+pub(super) const SMALL_PAGE: u32 = 1024;
 const MAX_NODES: usize = 1 << 16;
+/// The name of a database in memory.
+const IN_MEMORY: &str = "a trace in memory";
 
 const INSERT_EVENT: &str =
     "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -54,7 +50,7 @@ pub struct Store {
     processes: i64,
     snapshots: i64,
     /// Start of the open transaction.
-    open_since: Option<Instant>,
+    pub(super) open_since: Option<Instant>,
 }
 
 /// SQLite's integers are signed; the largest stands for all beyond.
@@ -76,10 +72,27 @@ impl Store {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(write_error)?;
-        schema::create(&connection).map_err(write_error)?;
+        Self::in_database(path.to_owned(), connection)
+    }
+
+    /// In memory. Errors name [`IN_MEMORY`].
+    pub(crate) fn in_memory() -> Result<Self, WriteError> {
+        let path = PathBuf::from(IN_MEMORY);
+        let open = || {
+            let connection = Connection::open_in_memory()?;
+            connection.pragma_update(None, "page_size", SMALL_PAGE)?;
+            Ok(connection)
+        };
+        let connection = open().map_err(|source| WriteError::of(path.clone(), source))?;
+        Self::in_database(path, connection)
+    }
+
+    fn in_database(path: PathBuf, connection: Connection) -> Result<Self, WriteError> {
+        let created = schema::create(&connection);
+        created.map_err(|source| WriteError::of(path.clone(), source))?;
         Ok(Self {
             connection,
-            path: path.to_owned(),
+            path,
             dictionaries: Dictionaries::default(),
             nodes: Vec::new(),
             sessions: 0,
@@ -391,55 +404,6 @@ impl Store {
         let update = "UPDATE sessions SET pruned_events = ? WHERE id = ?";
         self.execute(update, [signed(events), session.0]).map(drop)
     }
-
-    /// Reduces the page size of a small file: most tables hold little and take at least a page each.
-    fn shrink(&self) -> Result<(), WriteError> {
-        if self.bytes_used()? > SMALL_FILE {
-            return Ok(());
-        }
-        let shrink = format!("PRAGMA page_size = {SMALL_PAGE}; VACUUM");
-        match self.connection.execute_batch(&shrink) {
-            // A file that is read stays larger.
-            Err(source) if !is_busy(&source) => Err(self.error(source)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Turns the database and its WAL into one file.
-    pub(crate) fn finish(mut self) -> Result<PathBuf, WriteError> {
-        self.write(|store| store.connection.execute_batch(schema::INDEX_EVENTS))?;
-        self.commit()?;
-        let connection = &self.connection;
-        // Each step frees one page.
-        rows(connection, "PRAGMA incremental_vacuum", [], |_| Ok(()))
-            .map_err(|source| self.error(source))?;
-        // SQLite does not wait for readers here.
-        let deadline = Instant::now() + CLOSED_WITHIN;
-        while !self.leave_wal()? {
-            if Instant::now() >= deadline {
-                return Err(WriteError::InUse(self.path.clone()));
-            }
-            std::thread::sleep(CLOSED_EVERY);
-        }
-        self.shrink()?;
-        Ok(self.path)
-    }
-
-    /// Merges the WAL into the database; false while another program has it open.
-    fn leave_wal(&self) -> Result<bool, WriteError> {
-        let mode: rusqlite::Result<String> =
-            self.connection
-                .pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
-        match mode {
-            Ok(mode) => Ok(mode == "delete"),
-            Err(source) if is_busy(&source) => Ok(false),
-            Err(source) => Err(self.error(source)),
-        }
-    }
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// The text of a stack's frames and its hash.

@@ -99,8 +99,19 @@ impl Writer {
     /// # Errors
     /// When a file exists that may not be overwritten, or none can be created.
     pub fn create(path: &Path, start: &Start) -> Result<Self, WriteError> {
-        let Start { node, recorder, started_ns, details, size_limit, overwrite } = start;
-        let mut store = Store::create(path, *overwrite)?;
+        Self::of(Store::create(path, start.overwrite)?, start)
+    }
+
+    /// Starts a file in memory; see [`into_bytes`](Self::into_bytes).
+    ///
+    /// # Errors
+    /// When memory does not suffice.
+    pub fn in_memory(start: &Start) -> Result<Self, WriteError> {
+        Self::of(Store::in_memory()?, start)
+    }
+
+    fn of(mut store: Store, start: &Start) -> Result<Self, WriteError> {
+        let Start { node, recorder, started_ns, details, size_limit, overwrite: _ } = start;
         let node = store.node(node, None)?;
         let session = store.session(node, *started_ns, recorder)?;
         store.session_details(session, details)?;
@@ -227,16 +238,29 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written; the data stays readable.
     pub fn finish(mut self) -> Result<Finished, WriteError> {
-        self.commit()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let now = i64::try_from(now).unwrap_or(i64::MAX);
-        self.store.session_numbers(self.session, Some(now), self.lost_events)?;
+        self.end()?;
         let (oldest, next) = self.sequences;
         let (path, needs_wal) = match self.store.finish() {
             Err(WriteError::InUse(path)) => (path, true),
             finished => (finished?, false),
         };
         Ok(Finished { path, events: next - oldest, pruned_events: oldest - 1, needs_wal })
+    }
+
+    /// Ends the session and returns the bytes of the file.
+    ///
+    /// # Errors
+    /// When memory does not suffice.
+    pub fn into_bytes(mut self) -> Result<Vec<u8>, WriteError> {
+        self.end()?;
+        self.store.into_bytes()
+    }
+
+    fn end(&mut self) -> Result<(), WriteError> {
+        self.commit()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        self.store.session_numbers(self.session, Some(now), self.lost_events)
     }
 
     /// Deletes the oldest events, then snapshots, until the file is within its limit.
