@@ -5,10 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "an example that cannot run says so by a panic")]
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
-#[path = "../tests/fixture/rank.rs"]
-#[allow(dead_code, reason = "made for tests of whole pages")]
-mod rank;
-
 use gpucause::collector::{Collectors, Content, Scope};
 use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_abi::Nanos;
@@ -16,6 +12,7 @@ use gpucause_abi::hist::Histogram;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_fixture::rank;
 use gpucause_http::server::{Limits, Server};
 use gpucause_observe::observation::Observation;
 use gpucause_page::family::Sink;

@@ -6,11 +6,10 @@
     reason = "a test fails by panicking, in its fixtures too"
 )]
 
-#[path = "fixture/metrics_proto.rs"]
+#[path = "../page/src/exposition/protobuf/tests/metrics_proto.rs"]
 mod metrics_proto;
-#[path = "fixture/snapshot.rs"]
-mod snapshot;
 
+use gpucause_fixture::snapshot;
 use gpucause_page::exposition::Format;
 use gpucause_page::family::Exported;
 use metrics_proto::{Metric, MetricFamily, MetricType};

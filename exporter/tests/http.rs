@@ -7,27 +7,24 @@
 mod chains;
 #[path = "http/flights.rs"]
 mod flights;
-#[path = "fixture/http_client.rs"]
-mod http_client;
 #[path = "http/huge_page.rs"]
 mod huge_page;
 #[path = "http/live_page.rs"]
 mod live_page;
-#[path = "fixture/snapshot.rs"]
-mod snapshot;
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::config::MetricsSettings;
 use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_fixture::http_client::{DEADLINE, connect, get, read_to_end, request};
+use gpucause_fixture::snapshot;
 use gpucause_http::server::{Limits, Server};
 use gpucause_http::token_file::TokenFile;
 use gpucause_page::exposition::Format;
 use gpucause_page::exposition::classic_buckets::Policy;
 use gpucause_page::family::Sink;
 use gpucause_page::metric::Level;
-use http_client::{DEADLINE, connect, get, read_to_end, request};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};

@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
-#[path = "fixture/rank.rs"]
-mod rank;
-
 use gpucause::collector::{Collectors, Content, Scope, Selection};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
+use gpucause_fixture::ops::TRAINING_OPS;
+use gpucause_fixture::rank;
 use gpucause_observe::observation::{Group, Observation};
 use gpucause_page::exposition::classic_buckets::Policy;
 use gpucause_page::exposition::{ClassicBuckets, Format};
@@ -64,7 +63,7 @@ fn by_family<'a>(series: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usi
 
 #[test]
 fn a_training_rank_of_30_ops_has_at_most_60_200_and_1700_series() {
-    assert_eq!(rank::TRAINING_OPS.len(), 30);
+    assert_eq!(TRAINING_OPS.len(), 30);
     for (what, rank) in [
         ("some of them made by the runtime alone", rank::rank(1)),
         ("all of its own", rank::rank_of_own_calls(1)),

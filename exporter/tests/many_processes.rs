@@ -2,14 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
-#[path = "fixture/crowd.rs"]
-mod crowd;
-#[path = "fixture/ops.rs"]
-mod ops;
-
 use gpucause::collector::Collectors;
 use gpucause::config::Config;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_fixture::{crowd, ops};
 use gpucause_observe::series::cardinality_limit::CardinalityLimit;
 use gpucause_page::family::{Family, Value};
 use gpucause_page::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
@@ -17,7 +13,7 @@ use std::collections::BTreeMap;
 
 const MANY: u32 = 10_000;
 /// Few, so that as many processes are soon made.
-const OPS: &[&str] = crowd::OPS.split_at(2).0;
+const OPS: &[&str] = ops::OPS.split_at(2).0;
 
 /// The families of a page, made as the daemon does.
 fn page(cardinality: &mut CardinalityLimit, mut processes: Vec<ProcessSnapshot>) -> Vec<Family> {

@@ -4,26 +4,7 @@
 //! `GPUCAUSE_PROMETHEUS` names the programs, separated by spaces; without it they are the installed one and those that
 //! `.ci/prometheus` unpacks.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking, in its fixtures too"
-)]
-
-#[path = "fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests of the server")]
-mod http_client;
-#[path = "fixture/poll.rs"]
-mod poll;
-#[path = "fixture/prometheus_server.rs"]
-#[allow(dead_code, reason = "made for tests of rules and alerts too")]
-mod prometheus_server;
-#[path = "fixture/rank.rs"]
-#[allow(dead_code, reason = "made for tests of whole pages")]
-mod rank;
-#[path = "fixture/server_process.rs"]
-#[allow(dead_code, reason = "made for tests of rules and alerts too")]
-mod server_process;
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::routes::{Readiness, Routes, ScrapeError, Source};
@@ -34,13 +15,14 @@ use gpucause_abi::snapshot::CallSnapshot;
 use gpucause_abi::state::{Reason, Role};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::prometheus_server::{Prometheus, native_histograms, version};
+use gpucause_fixture::rank;
 use gpucause_http::server::{Limits, Server};
 use gpucause_page::exposition::bucket_bounds::BOUNDS;
 use gpucause_page::exposition::native::MAX_ERROR;
 use gpucause_page::family::Sink;
 use gpucause_page::metric::{LAUNCH_DURATION, Metric, OFFCPU_DURATION};
-use poll::until;
-use prometheus_server::{Prometheus, native_histograms, version};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;

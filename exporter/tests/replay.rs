@@ -1,38 +1,22 @@
 //! A replayed recording looks like the node did.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-#![expect(
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking, in its fixtures too"
-)]
-
-#[path = "fixture/exporter.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod exporter;
-#[path = "fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod http_client;
-#[path = "fixture/poll.rs"]
-mod poll;
-#[path = "fixture/samples.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod samples;
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use exporter::{Exporter, gpucause};
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::until;
 use gpucause_trace::trace::{Start, Writer};
 use nix::sys::signal::Signal;
-use poll::until;
 
 const HANDLE: u64 = 0x1234;
 

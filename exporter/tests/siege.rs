@@ -3,30 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
-#[path = "access/elsewhere.rs"]
-mod elsewhere;
-#[path = "fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod http_client;
-#[path = "fixture/poll.rs"]
-mod poll;
-#[path = "access/server.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod server;
-#[path = "fixture/snapshot.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod snapshot;
-
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use elsewhere::{connect_from, request_from};
+use gpucause_fixture::elsewhere::{connect_from, request_from};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::server;
 use gpucause_http::server::Limits;
 use gpucause_http::web_config::LiveWebConfig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use poll::until;
 
 const ATTACKER: [u8; 4] = [127, 0, 0, 1];
 const OTHER: [u8; 4] = [127, 0, 0, 2];

@@ -1,8 +1,8 @@
 //! The daemon's cost for a program that launches 200,000 kernels a second, with its budget and without one. Without one, the cost that
 //! it reports is compared with the time that the program lost.
 
-use crate::exporter::Exporter;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 3;

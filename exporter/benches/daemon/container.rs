@@ -1,8 +1,8 @@
 //! The daemon's memory as a container's limit counts it: its own, and the maps of its kernel programs.
 
-use crate::exporter::Exporter;
 use crate::measure::memory;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -14,31 +14,16 @@
 
 mod budget;
 mod container;
-#[path = "../../tests/fixture/exporter.rs"]
-#[allow(dead_code, reason = "made for tests, which need more of it")]
-mod exporter;
-#[path = "../../tests/fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests, which need more of it")]
-mod http_client;
 mod measure;
-#[path = "../../tests/fixture/ops.rs"]
-mod ops;
-#[path = "../../tests/fixture/poll.rs"]
-mod poll;
-#[path = "../../tests/fixture/samples.rs"]
-#[allow(dead_code, reason = "made for tests, which need more of it")]
-mod samples;
-#[path = "../../tests/fixture/workload.rs"]
-#[allow(dead_code, reason = "made for tests, which need more of it")]
-mod workload;
 
-use exporter::{Exporter, SHARED_FOR};
+use gpucause_fixture::exporter::{Exporter, SHARED_FOR};
+use gpucause_fixture::http_client;
+use gpucause_fixture::ops::OPS;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use measure::{Memory, cpu_time, memory, quantile};
-use ops::OPS;
-use samples::Samples;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
-use workload::{Workload, libraries};
 
 const CALLS_PER_SECOND: u64 = 100_000;
 /// Several, because the daemon also scans other programs that start on the host.

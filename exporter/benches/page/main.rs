@@ -11,17 +11,14 @@
 )]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
-#[path = "../../tests/fixture/crowd.rs"]
-mod crowd;
 #[path = "../daemon/measure.rs"]
 #[allow(dead_code, reason = "made for another benchmark, which needs more of it")]
 mod measure;
-#[path = "../../tests/fixture/ops.rs"]
-mod ops;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause_fixture::{crowd, ops};
 use gpucause_observe::observation::Observation;
 use gpucause_observe::series::cardinality_limit::CardinalityLimit;
 use gpucause_page::exposition::classic_buckets::Policy;
@@ -161,7 +158,7 @@ fn page(observation: &Observation, rounds: usize) {
 }
 
 fn many() {
-    let mut processes = crowd::processes(MANY, &crowd::OPS);
+    let mut processes = crowd::processes(MANY, &ops::OPS);
     let mut cardinality = CardinalityLimit::default();
     cardinality.set_limit(TRACKED);
     let (mut assigning, mut splitting) = (Times::default(), Times::default());
@@ -179,8 +176,8 @@ fn many() {
 
 fn main() {
     for (count, rounds) in [(64, 100), (1_000, 15)] {
-        println!("{count} processes x {} ops", crowd::OPS.len());
-        page(&crowd::observation(crowd::processes(count, &crowd::OPS)), rounds);
+        println!("{count} processes x {} ops", ops::OPS.len());
+        page(&crowd::observation(crowd::processes(count, &ops::OPS)), rounds);
     }
     many();
 }

@@ -6,9 +6,7 @@ use prost::Message as _;
 
 use super::*;
 
-#[path = "../../tests/fixture/chain.rs"]
-mod fixture;
-pub(super) use fixture::chain;
+pub(super) use gpucause_fixture::chain::chain;
 
 /// Values of `log.record.uid` in a request.
 pub(super) fn uids(body: &[u8]) -> Vec<String> {

@@ -56,7 +56,10 @@ fn fetched(server: SocketAddr, ca_file: &Path) -> (usize, UpstreamState) {
             if state.up || state.failures.iter().any(|(_, count)| *count > 0) {
                 break (families.len(), state);
             }
-            assert!(begin.elapsed() < crate::http_client::DEADLINE, "nothing came of it");
+            assert!(
+                begin.elapsed() < gpucause_fixture::http_client::DEADLINE,
+                "nothing came of it"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
         following.abort();

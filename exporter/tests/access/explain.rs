@@ -2,9 +2,10 @@
 
 use std::process::{Command, Output};
 
+use gpucause_fixture::server::{Running, serve};
+
 use crate::pairs::Folder;
 use crate::passwords::users;
-use crate::server::{Running, serve};
 
 const PASSWORD: &str = "p:w %41";
 

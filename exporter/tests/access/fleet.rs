@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use gpucause_fixture::server::{Running, serve};
 use serde_json::Value;
 
 use crate::pairs::Folder;
 use crate::passwords::users;
-use crate::server::{Running, serve};
 
 pub(crate) const PASSWORD: &str = "p:w %41";
 

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use gpucause_fixture::server::{Running, serve, serve_idle, serve_with_flights};
 use gpucause_investigations::any_format;
 use tempfile::TempDir;
 
 use crate::fleet::PASSWORD;
 use crate::pairs::Folder;
 use crate::passwords::users;
-use crate::server::{Running, serve, serve_idle, serve_with_flights};
 
 fn trace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../investigations/cases/cpu-contention.db")

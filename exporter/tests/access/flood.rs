@@ -4,14 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::elsewhere::request_from;
+use gpucause_fixture::http_client::{DEADLINE, connect, get};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::server::{Running, serve, start};
 use gpucause_http::server::Limits;
 use gpucause_http::web_config::LiveWebConfig;
 
-use crate::elsewhere::request_from;
-use crate::http_client::{DEADLINE, connect, get};
 use crate::pairs::Folder;
-use crate::poll::until;
-use crate::server::{Running, serve, start};
 use crate::tls_client::Asking;
 
 /// How long a scrape may take whatever others do.

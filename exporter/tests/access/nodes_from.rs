@@ -3,10 +3,11 @@
 use std::net::TcpListener;
 use std::process::{Command, Output};
 
+use gpucause_fixture::server::serve;
+
 use crate::fleet::PASSWORD;
 use crate::pairs::Folder;
 use crate::passwords::users;
-use crate::server::serve;
 
 /// Returns the error of `query` when it asks this Prometheus, on a host that trusts the authority of a folder.
 fn said(url: &str, password: &str, trusted: &Folder, more: &[&str]) -> String {

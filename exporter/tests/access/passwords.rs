@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use gpucause_fixture::elsewhere::request_from;
+use gpucause_fixture::http_client::{get, request};
+use gpucause_fixture::server::serve;
 
-use crate::elsewhere::request_from;
-use crate::http_client::{get, request};
 use crate::pairs::Folder;
-use crate::server::serve;
 
 /// A header with credentials.
 pub(crate) fn basic(user: &str, password: &str) -> String {

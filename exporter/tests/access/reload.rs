@@ -1,10 +1,11 @@
 //! Files that change while the server runs.
 
-use crate::http_client::{get, request};
+use gpucause_fixture::http_client::{get, request};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::server::serve;
+
 use crate::pairs::Folder;
 use crate::passwords::{basic, users};
-use crate::poll::until;
-use crate::server::serve;
 use crate::tls_client::Asking;
 
 #[test]

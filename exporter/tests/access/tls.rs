@@ -1,10 +1,10 @@
 //! Encryption, and what is asked of clients' certificates.
 
+use gpucause_fixture::http_client;
+use gpucause_fixture::server::serve;
 use rustls::{CipherSuite, ProtocolVersion};
 
-use crate::http_client;
 use crate::pairs::{Authority, Folder};
-use crate::server::serve;
 use crate::tls_client::Asking;
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use gpucause_fixture::http_client::connect;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::{
@@ -11,7 +12,6 @@ use rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 
-use crate::http_client::connect;
 use crate::pairs::{Folder, Pair};
 
 /// Answer that came back over TLS.

@@ -12,12 +12,11 @@ mod fleet_job;
 mod launches;
 mod levels;
 mod promql;
-#[path = "../fixture/rank.rs"]
-mod rank;
 mod routes;
 
 use files::{Rule, rules};
 use gpucause_abi::op::{OPS, Op};
+use gpucause_fixture::rank;
 use gpucause_page::metric::{ALL, Kind, Metric};
 use promql::{Selector, names};
 use regex::Regex;

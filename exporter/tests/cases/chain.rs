@@ -1,11 +1,11 @@
 //! The causal chain in a file, and the same chain when the file is replayed.
 
 use gpucause_engine::chain::Chain;
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::poll::until;
 use gpucause_investigations::any_format;
 use gpucause_investigations::explain::Report;
 
-use crate::exporter::{Exporter, gpucause};
-use crate::poll::until;
 use crate::{Case, cases};
 
 /// Returns the seconds that the workload had lost at a time, by the two nearest lines of its own.

@@ -9,20 +9,8 @@
 )]
 
 mod chain;
-#[path = "../fixture/exporter.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod exporter;
-#[path = "../fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod http_client;
 mod page;
-#[path = "../fixture/poll.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod poll;
 mod recorded;
-#[path = "../fixture/samples.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod samples;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,21 +9,9 @@
 mod assistant;
 mod check;
 mod errors;
-#[path = "../fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests of the server")]
-mod http_client;
 mod many_nodes;
 mod outliers;
-#[path = "../fixture/poll.rs"]
-#[allow(dead_code, reason = "other tests have times of their own")]
-mod poll;
-#[path = "../fixture/prometheus_server.rs"]
-#[allow(dead_code, reason = "made for tests of rules and alerts too")]
-mod prometheus_server;
 mod reports;
-#[path = "../fixture/server_process.rs"]
-#[allow(dead_code, reason = "made for tests of rules and alerts too")]
-mod server_process;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -3,11 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use gpucause_fixture::poll::until;
+use gpucause_fixture::prometheus_server::Prometheus;
 use serde_json::{Value, json};
 
 use crate::assistant::Assistant;
-use crate::poll::until;
-use crate::prometheus_server::Prometheus;
 
 const RANKS: u32 = 8;
 const SLOW: u32 = 5;

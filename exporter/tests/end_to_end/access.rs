@@ -6,11 +6,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::http_client::{connect, get};
+use gpucause_fixture::poll::until;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use crate::exporter::{Exporter, gpucause};
-use crate::http_client::{connect, get};
-use crate::poll::until;
 use crate::python::Python;
 use crate::refusals::outcome;
 

@@ -1,8 +1,8 @@
 //! Causal chains as they leave the host: by the API, the metrics page, and `gpucause explain`.
 
-use crate::exporter::{Exporter, gpucause};
-use crate::poll::until;
-use crate::workload::{Workload, libraries, program};
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries, program};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};

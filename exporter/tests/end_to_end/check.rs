@@ -1,8 +1,8 @@
 //! `gpucause check` tells what `gpucause exporter` would meet.
 
-use crate::exporter::gpucause;
 use crate::refusals::{outcome, outcome_as_nobody};
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::gpucause;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::net::TcpListener;
 
 /// The line about this subject.

@@ -5,13 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::sys::signal::Signal;
 
-use crate::exporter::{Exporter, gpucause};
-use crate::http_client;
-use crate::poll::until;
 use crate::refusals::outcome;
-use crate::workload::{Workload, libraries};
 
 const CALLS: &str = "gpucause_cuda_call_duration_seconds_count";
 const GAPS: &str = "gpucause_launch_gap_seconds_count";

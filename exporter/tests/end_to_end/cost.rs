@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::exporter::Exporter;
-use crate::http_client;
 use crate::kernel_objects::KernelObjects;
-use crate::poll::until;
-use crate::samples::Samples;
-use crate::workload::{Workload, libraries};
 
 const CALLS: &str = "gpucause_cuda_call_duration_seconds_count";
 const DUTY: &str = "gpucause_probe_duty_ratio";

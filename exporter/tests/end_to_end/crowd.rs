@@ -1,9 +1,9 @@
 //! Many processes: few are tracked individually, and the page as a whole has all their calls.
 
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::samples::Samples;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 

@@ -1,9 +1,9 @@
 //! A dcgm-exporter beside the daemon, well and unwell: nothing that it does may hurt our own metrics.
 
-use crate::exporter::{Exporter, gpucause};
-use crate::poll::until;
-use crate::samples::Samples;
 use crate::upstream::{Answer, Upstream};
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
 use std::time::{Duration, Instant};
 
 const PAGE: &[u8] = b"# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).\n# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n\

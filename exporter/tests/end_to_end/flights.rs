@@ -1,8 +1,8 @@
 //! The flight recorder: a file about what goes wrong, and when somebody asks for one.
 
-use crate::exporter::{Exporter, gpucause};
-use crate::poll::{until, within};
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::poll::{until, within};
+use gpucause_fixture::workload::{Workload, libraries};
 use gpucause_investigations::any_format;
 use gpucause_investigations::explain::Report;
 use gpucause_trace::recording::{self, Filter, Kind, Recording};

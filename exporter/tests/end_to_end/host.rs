@@ -1,9 +1,10 @@
 //! The page's disks, memory and CPU quota agree with the workload's own truth and the control group's.
 
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
+
 use crate::cgroup::Cgroup;
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::workload::{Workload, libraries};
 
 /// A tenth of a CPU for all processes in it.
 fn with_a_tenth_of_a_cpu() -> Cgroup {

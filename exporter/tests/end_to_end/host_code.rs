@@ -1,10 +1,10 @@
 //! The function of a program's own code between launches is named, and nothing samples the code before and after.
 
 use crate::chains::chain_of;
-use crate::exporter::Exporter;
-use crate::poll::{until, within};
 use crate::python::Python;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::{until, within};
+use gpucause_fixture::workload::{Workload, libraries};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Python's interpreter lock is a lock: the thread that keeps it is named.
 
 use crate::chains::chain_of;
-use crate::exporter::Exporter;
-use crate::poll::until;
 use crate::python::Python;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 

@@ -1,9 +1,10 @@
 //! A lock of the kernel is no lack of memory and no disk: the thread that has it is named.
 
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::Workload;
+
 use crate::chains::chain_of;
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::workload::Workload;
 
 fn is_named(exporter: &Exporter, kind: &str, lock: &str) {
     let block = format!("--kind={kind}");

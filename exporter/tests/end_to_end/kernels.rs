@@ -1,9 +1,9 @@
 //! Launches and their times by the names of kernels.
 
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::samples::Samples;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! How many series a real process has at each level.
 
-use crate::exporter::{Exporter, SHARED_FOR};
-use crate::http_client;
-use crate::training_ops::TRAINING_OPS;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::{Exporter, SHARED_FOR};
+use gpucause_fixture::http_client;
+use gpucause_fixture::ops::TRAINING_OPS;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// With the most series of a process of 30 operations, and of each further one.

@@ -1,10 +1,10 @@
 //! Start and end, of the exporter and of the processes that it observes.
 
-use crate::exporter::Exporter;
-use crate::http_client;
 use crate::kernel_objects::KernelObjects;
-use crate::poll::until;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::sys::signal::Signal;
 
 const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";

@@ -1,9 +1,9 @@
 //! The live page of a real process: its numbers are those of the workload.
 
-use crate::exporter::Exporter;
-use crate::http_client::{Response, request};
-use crate::poll::until;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::http_client::{Response, request};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

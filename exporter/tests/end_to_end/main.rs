@@ -18,14 +18,10 @@ mod configuration;
 mod cost;
 mod crowd;
 mod dcgm;
-#[path = "../fixture/exporter.rs"]
-mod exporter;
 mod flights;
 mod host;
 #[cfg(target_arch = "x86_64")]
 mod host_code;
-#[path = "../fixture/http_client.rs"]
-mod http_client;
 mod interpreter_lock;
 mod kernel_lock;
 mod kernel_objects;
@@ -38,28 +34,15 @@ mod nvml;
 mod observation;
 mod other_process;
 mod page;
-#[path = "../fixture/poll.rs"]
-mod poll;
 mod prometheus;
-#[path = "../fixture/prometheus_server.rs"]
-mod prometheus_server;
 #[cfg(target_arch = "x86_64")]
 mod python;
 mod queries;
 mod recording;
 mod refusals;
 mod retention;
-#[path = "../fixture/samples.rs"]
-mod samples;
-#[path = "../fixture/server_process.rs"]
-mod server_process;
 mod service;
 mod stacks;
 mod start_methods;
 mod top;
-#[path = "../fixture/training_ops.rs"]
-mod training_ops;
-#[path = "../fixture/upstream.rs"]
 mod upstream;
-#[path = "../fixture/workload.rs"]
-mod workload;

@@ -1,10 +1,10 @@
 //! The NVIDIA driver beside the daemon, played by the stand-in library: well, in parts, silent, and absent.
 
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::samples::Samples;
 use crate::upstream::{Answer, Upstream};
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! The exporter reports everywhere whether it observes, before any finding.
 
-use crate::exporter::{Exporter, gpucause};
-use crate::http_client;
-use crate::poll::until;
 use crate::refusals::outcome;
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::Command;

@@ -1,10 +1,10 @@
 //! Waits for another process are named with it, whatever the system call; a thread that yields its CPU waits for nobody.
 
 use crate::chains::chain_of;
-use crate::exporter::Exporter;
-use crate::poll::until;
 use crate::python::Python;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! The page: well formed in both formats, and true.
 
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::samples::Samples;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

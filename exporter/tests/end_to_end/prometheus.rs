@@ -4,10 +4,10 @@
 use gpucause_page::exposition::bucket_bounds::BOUNDS;
 use gpucause_page::exposition::native::MAX_ERROR;
 
-use crate::exporter::Exporter;
-use crate::poll::until;
-use crate::prometheus_server::Prometheus;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::prometheus_server::Prometheus;
+use gpucause_fixture::workload::{Workload, libraries};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 //! Stacks of slow calls tell the lines of Python that made them, for every version that is here.
 
-use crate::poll::until;
 use crate::recording::{end, record};
 use crate::stacks::stacks;
-use crate::workload::libraries;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::libraries;
 use gpucause_trace::recording::Stack;
 use std::collections::BTreeSet;
 use std::fs;

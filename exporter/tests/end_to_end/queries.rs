@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::{until, within};
+use gpucause_fixture::prometheus_server::Prometheus;
+use gpucause_fixture::workload::{Workload, libraries};
 use tempfile::{NamedTempFile, TempDir};
-
-use crate::exporter::Exporter;
-use crate::poll::{until, within};
-use crate::prometheus_server::Prometheus;
-use crate::workload::{Workload, libraries};
 
 const BUDGET: f64 = 0.003;
 /// Until the programs end, unless they were asked about before.

@@ -1,8 +1,8 @@
 //! A recording of `gpucause record` has what a workload says of itself, and is replayed as the node was.
 
-use crate::exporter::{Exporter, gpucause};
-use crate::poll::until;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use gpucause_investigations::any_format;
 use gpucause_trace::recording::{self, Call, Filter, Kind, Recording};
 use nix::sys::signal::{Signal, kill};

@@ -1,6 +1,6 @@
 //! Hosts that the exporter cannot run on: it says what is missing, and loads nothing.
 
-use crate::exporter::{Exporter, gpucause};
+use gpucause_fixture::exporter::{Exporter, gpucause};
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use crate::poll::until;
+use gpucause_fixture::poll::until;
 
 const NOBODY: u32 = 65534;
 

@@ -1,9 +1,9 @@
 //! Processes that have ended: kept for a time, then gone; and folded into one when there are too many.
 
-use crate::exporter::Exporter;
-use crate::poll::until;
 use crate::python::Python;
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 

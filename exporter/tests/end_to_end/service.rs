@@ -7,16 +7,15 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::http_client;
+use gpucause_fixture::poll::{DEADLINE, until};
+use gpucause_fixture::samples::Samples;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-
-use crate::exporter::{Exporter, gpucause};
-use crate::http_client;
-use crate::poll::{DEADLINE, until};
-use crate::samples::Samples;
-use crate::workload::{Workload, libraries};
 
 /// Capabilities of later attaches as bits: `SYS_PTRACE`, `DAC_READ_SEARCH`, `CHECKPOINT_RESTORE`.
 const KEPT: u64 = 1 << 19 | 1 << 2 | 1 << 40;

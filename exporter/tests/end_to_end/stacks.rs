@@ -1,8 +1,8 @@
 //! Stacks of slow calls tell functions and lines, whatever became of the file that they are in.
 
-use crate::exporter::gpucause;
 use crate::recording::{end, record};
-use crate::workload::{Workload, libraries, program};
+use gpucause_fixture::exporter::gpucause;
+use gpucause_fixture::workload::{Workload, libraries, program};
 use gpucause_investigations::any_format;
 use gpucause_trace::recording::{self, Filter, Kind, Stack, StackFrame};
 use std::collections::BTreeSet;

@@ -1,10 +1,10 @@
 //! Worker processes of Python are named however they were started: since 3.14 by a server, whose children they are.
 
 use crate::chains::chain_of;
-use crate::exporter::Exporter;
-use crate::poll::until;
 use crate::python::{Python, pythons};
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 //! `gpucause top`, as plain text and on a terminal, which it gives back as it was.
 
-use crate::exporter::gpucause;
-use crate::poll::until;
 use crate::refusals::{outcome, outcome_as_nobody};
-use crate::workload::{Workload, libraries};
+use gpucause_fixture::exporter::gpucause;
+use gpucause_fixture::poll::until;
+use gpucause_fixture::workload::{Workload, libraries};
 use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};

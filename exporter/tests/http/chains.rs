@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_fixture::http_client::{Response, connect, get, request};
+use gpucause_fixture::snapshot;
 
-use crate::http_client::{Response, connect, get, request};
-use crate::{Fixture, Running, serve, snapshot};
+use crate::{Fixture, Running, serve};
 
 const CHAINS: &str = "/api/v1/chains";
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gpucause::flights::{FlightFile, FlightRecords, FlightRequest};
+use gpucause_fixture::http_client::request;
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
-use crate::http_client::request;
 use crate::live_page::WithRecords;
 use crate::{Fixture, Running, serve};
 

@@ -10,11 +10,12 @@ use gpucause::live_page::Problem;
 use gpucause::routes::{Readiness, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_fixture::http_client::{DEADLINE, connect, get, read_to_end, request};
+use gpucause_fixture::snapshot;
 use gpucause_http::server::Limits;
 use gpucause_page::family::Sink;
 
-use crate::http_client::{DEADLINE, connect, get, read_to_end, request};
-use crate::{Fixture, Running, serve, snapshot, start};
+use crate::{Fixture, Running, serve, start};
 
 /// The fixture with flight records in a folder.
 pub(crate) struct WithRecords(pub(crate) Arc<FlightRecords>);

@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::Duration;
 
+use gpucause_fixture::poll::{until, within};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
-use crate::poll::{until, within};
 use crate::stack::{SPEED, Stack, until_injected};
 use crate::trainer::Trainer;
 

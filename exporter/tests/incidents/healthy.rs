@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::poll::until;
+
 use crate::expected::COMM;
-use crate::poll::until;
 use crate::stack::{SPEED, Stack};
 use crate::trainer::Trainer;
 

@@ -19,23 +19,8 @@
 mod alone;
 mod clock;
 mod expected;
-#[allow(dead_code, reason = "other programs of tests use more of it")]
-#[path = "../fixture/exporter.rs"]
-mod exporter;
 mod faults;
 mod healthy;
-#[allow(dead_code, reason = "other programs of tests use more of it")]
-#[path = "../fixture/http_client.rs"]
-mod http_client;
-#[path = "../fixture/poll.rs"]
-mod poll;
-#[path = "../fixture/prometheus_server.rs"]
-mod prometheus_server;
-#[allow(dead_code, reason = "other programs of tests use more of it")]
-#[path = "../fixture/samples.rs"]
-mod samples;
-#[path = "../fixture/server_process.rs"]
-mod server_process;
 mod stack;
 #[allow(dead_code, reason = "other programs of tests use more of it")]
 #[path = "../fixture/trainer.rs"]

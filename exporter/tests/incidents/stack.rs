@@ -6,16 +6,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpucause_fixture::exporter::Exporter;
+use gpucause_fixture::poll::{until, within};
+use gpucause_fixture::prometheus_server::{PROMETHEUS, Prometheus, native_histograms, version};
+use gpucause_fixture::server_process::ServerProcess;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::alone::alone;
 use crate::clock::sped_up;
 use crate::expected::COMM;
-use crate::exporter::Exporter;
-use crate::poll::{until, within};
-use crate::prometheus_server::{PROMETHEUS, Prometheus, native_histograms, version};
-use crate::server_process::ServerProcess;
 use crate::trainer::{Trainer, libraries};
 use crate::webhook::Webhook;
 

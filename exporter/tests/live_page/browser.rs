@@ -114,7 +114,7 @@ impl Browser {
     /// Waits until an expression is true. Meanwhile it has no value where the page is left for another.
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
-        crate::poll::until(expression, || {
+        gpucause_fixture::poll::until(expression, || {
             self.evaluate(expression).is_ok_and(|value| value == true).then_some(())
         });
     }

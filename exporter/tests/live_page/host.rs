@@ -10,9 +10,8 @@ use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
+use gpucause_fixture::exporter::{Exporter, gpucause};
 use gpucause_trace::trace::{Start, Writer};
-
-use crate::exporter::{Exporter, gpucause};
 
 const SECOND: u64 = 1_000_000_000;
 /// PID of the first process.

@@ -4,32 +4,20 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     reason = "a test fails by panicking, in its fixtures too"
 )]
 
 mod browser;
-#[path = "../fixture/exporter.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod exporter;
 mod host;
-#[path = "../fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod http_client;
-#[path = "../fixture/poll.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod poll;
-#[path = "../fixture/samples.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod samples;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use browser::Browser;
-use exporter::Exporter;
+use gpucause_fixture::exporter::{Exporter, gpucause};
+use gpucause_fixture::{http_client, poll};
 use serde_json::Value;
 
 /// The table as the reader sees it: PID, name and numbers of each row.
@@ -193,8 +181,7 @@ impl Drop for Viewer {
 fn a_trace_file_is_shown_as_a_page() {
     let case =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../investigations/cases/cpu-contention.db");
-    let mut viewer =
-        Viewer(exporter::gpucause(&["view"]).arg(&case).stdout(Stdio::piped()).spawn().unwrap());
+    let mut viewer = Viewer(gpucause(&["view"]).arg(&case).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(viewer.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.to_owned();

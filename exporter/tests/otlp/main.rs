@@ -7,11 +7,6 @@
     reason = "a test fails by panicking, in its fixtures too"
 )]
 
-#[path = "../fixture/chain.rs"]
-mod chain;
-#[path = "../fixture/poll.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod poll;
 mod receiver;
 mod tls;
 
@@ -21,10 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use chain::chain;
 use gpucause::otlp::{ChainLog, OtlpCounts, OtlpSettings, Pace};
 use gpucause_engine::chain::Chain;
-use poll::until;
+use gpucause_fixture::chain::chain;
+use gpucause_fixture::poll::until;
 use receiver::{Answer, Receiver, closed_port};
 use tracing::Dispatch;
 use tracing::dispatcher::with_default;

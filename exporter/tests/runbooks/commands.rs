@@ -11,9 +11,9 @@ use std::process::Command;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use gpucause::cli::Cli;
+use gpucause_fixture::exporter::{Exporter, gpucause};
 use regex::Regex;
 
-use crate::exporter::{Exporter, gpucause};
 use crate::{documents, folder};
 use table::{COMMANDS, How};
 

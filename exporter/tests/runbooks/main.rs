@@ -1,24 +1,8 @@
 //! The runbooks as an on-call meets them: there is one for each alert. Queries, commands and links of all documents work.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking, in its fixtures too"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
 mod commands;
-#[path = "../fixture/exporter.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod exporter;
-#[path = "../fixture/http_client.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod http_client;
-#[path = "../fixture/poll.rs"]
-mod poll;
-#[path = "../fixture/samples.rs"]
-#[allow(dead_code, reason = "made for tests that ask for more")]
-mod samples;
 
 use gpucause_page::metric::{self, ALL_REASONS, Kind, LAUNCH_DURATION, Level, OFFCPU_DURATION};
 use regex::Regex;

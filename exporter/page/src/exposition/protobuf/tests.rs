@@ -8,7 +8,6 @@ use gpucause_abi::hist::slot_of;
 use metrics_proto::MetricFamily;
 use prost::Message as _;
 
-#[path = "../../../../tests/fixture/metrics_proto.rs"]
 mod metrics_proto;
 
 /// A field with a length.
