@@ -120,7 +120,7 @@ cases: debug-stand-ins
 	@.ci/install python3:python3 unshare:util-linux
 	$(CARGO) build --workspace --all-targets
 	$(SUDO) python3 -B investigations/cases/record.py --programs $(TARGET_DIR)/debug $(CASES)
-	GPUCAUSE_BLESS=1 $(CARGO) test --workspace --test cases
+	GPUCAUSE_BLESS=1 $(CARGO) test --workspace --test offline cases::
 
 demo-stack: demo alert-tools
 	@.ci/install python3:python3

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks in seconds and without a server that the dashboards are sound: their JSON, queries, variables, layout and links.
 
-exporter/tests/alerting tests, together with the rules, that the dashboards query only series that exist.
+exporter/tests/offline/alerting tests, together with the rules, that the dashboards query only series that exist.
 """
 
 import itertools
