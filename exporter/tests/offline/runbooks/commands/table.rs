@@ -55,41 +55,44 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (By(".ci/alerts", "check_routes() {"), &["amtool config routes test"]),
     (
-        By("exporter/tests/access/explain.rs", "fn a_node_is_asked_over_tls_with_a_password_"),
+        By("exporter/tests/host/access/explain.rs", "fn a_node_is_asked_over_tls_with_a_password_"),
         &["gpucause explain --url https:"],
     ),
     (
-        By("exporter/tests/access/fleet.rs", "fn nodes_of_a_list_and_of_a_file_are_explained"),
+        By("exporter/tests/host/access/fleet.rs", "fn nodes_of_a_list_and_of_a_file_are_explained"),
         &["gpucause explain --nodes", "gpucause explain --nodes-file"],
     ),
     (
-        By("exporter/tests/access/fleet.rs", "fn nodes_are_asked_in_sql_"),
+        By("exporter/tests/host/access/fleet.rs", "fn nodes_are_asked_in_sql_"),
         &["gpucause query --nodes"],
     ),
     (
-        By("exporter/tests/access/flights.rs", "fn records_of_all_nodes_are_one_file_"),
+        By("exporter/tests/host/access/flights.rs", "fn records_of_all_nodes_are_one_file_"),
         &["gpucause flight", "gpucause flight --nodes"],
     ),
     (By("alerts/fleet-test/flight.py", "def record(self):"), &["gpucause flight --job"]),
     (By(".ci/fleet/engines.py", "def exported("), &["gpucause export --format parquet"]),
     (
-        By("exporter/tests/access/fleet.rs", "fn chains_of_nodes_are_exported_"),
+        By("exporter/tests/host/access/fleet.rs", "fn chains_of_nodes_are_exported_"),
         &["gpucause export --nodes"],
     ),
     (
-        By("exporter/tests/end_to_end/check.rs", "fn a_host_that_meets_all_requirements_"),
+        By("exporter/tests/host/end_to_end/check.rs", "fn a_host_that_meets_all_requirements_"),
         &["gpucause check"],
     ),
     (
-        By("exporter/tests/end_to_end/check.rs", "fn a_taken_port_is_a_failure_that_names_who_"),
+        By(
+            "exporter/tests/host/end_to_end/check.rs",
+            "fn a_taken_port_is_a_failure_that_names_who_",
+        ),
         &["gpucause check --web.listen-address"],
     ),
     (
-        By("exporter/tests/end_to_end/configuration.rs", "fn the_check_of_the_host_tells_"),
+        By("exporter/tests/host/end_to_end/configuration.rs", "fn the_check_of_the_host_tells_"),
         &["gpucause check --config"],
     ),
     (
-        By("exporter/tests/end_to_end/access.rs", "fn check_tells_what_a_web_configuration_"),
+        By("exporter/tests/host/end_to_end/access.rs", "fn check_tells_what_a_web_configuration_"),
         &["gpucause check --web.config.file"],
     ),
     (
@@ -100,11 +103,14 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause check --prometheus"],
     ),
     (
-        By("exporter/tests/end_to_end/top.rs", "fn top_prints_the_launch_rate_of_a_process_once_"),
+        By(
+            "exporter/tests/host/end_to_end/top.rs",
+            "fn top_prints_the_launch_rate_of_a_process_once_",
+        ),
         &["gpucause top"],
     ),
     (
-        By("exporter/tests/end_to_end/recording.rs", "fn every_call_is_in_the_file_once_"),
+        By("exporter/tests/host/end_to_end/recording.rs", "fn every_call_is_in_the_file_once_"),
         &["gpucause record"],
     ),
     (
@@ -116,15 +122,18 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause replay"],
     ),
     (
-        By("exporter/tests/end_to_end/lifecycle.rs", "fn a_signal_ends_the_exporter_"),
+        By("exporter/tests/host/end_to_end/lifecycle.rs", "fn a_signal_ends_the_exporter_"),
         &["gpucause exporter", "target/release/gpucause exporter"],
     ),
     (
-        By("exporter/tests/end_to_end/dcgm.rs", "fn a_failing_upstream_"),
+        By("exporter/tests/host/end_to_end/dcgm.rs", "fn a_failing_upstream_"),
         &["gpucause exporter --dcgm.url"],
     ),
     (
-        By("exporter/tests/end_to_end/flights.rs", "fn a_severe_chain_and_a_signal_each_make_a_"),
+        By(
+            "exporter/tests/host/end_to_end/flights.rs",
+            "fn a_severe_chain_and_a_signal_each_make_a_",
+        ),
         &["gpucause exporter --flight-recorder.dir"],
     ),
     (
@@ -136,11 +145,14 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause mcp"],
     ),
     (
-        By("exporter/tests/end_to_end/top.rs", "fn the_demo_shows_the_same_view_"),
+        By("exporter/tests/host/end_to_end/top.rs", "fn the_demo_shows_the_same_view_"),
         &["gpucause demo"],
     ),
     (
-        By("exporter/tests/end_to_end/access.rs", "fn curl_gets_in_with_certificate_and_password_"),
+        By(
+            "exporter/tests/host/end_to_end/access.rs",
+            "fn curl_gets_in_with_certificate_and_password_",
+        ),
         &["curl --cacert"],
     ),
     (By("systemd/test/checks", "the package is installed"), &["apt install"]),
