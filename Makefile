@@ -100,10 +100,10 @@ test-unit: deb
 	$(SUDO) .ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
 
 scenarios: debug-stand-ins
-	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
+	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test faults scenarios::causes -- --test-threads=1 --nocapture
 
 healthy: debug-stand-ins build pytorch
-	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
+	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test faults scenarios::healthy -- --test-threads=1 --nocapture
 	$(SUDO) python3 -B .ci/pytorch/test.py $(TARGET_DIR)/release/gpucause $(TARGET_DIR)/pytorch --seconds 60
 
 dashboards-picture: demo
@@ -113,7 +113,7 @@ dashboards-picture: demo
 	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/demo --out $(TARGET_DIR)/dashboards/full --level full
 
 healthy-alerts: debug-stand-ins alert-tools
-	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture
+	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test faults incidents::healthy -- --test-threads=1 --nocapture
 
 # By the programs that tests run. The pages then show what the new files answer.
 cases: debug-stand-ins

@@ -13,11 +13,11 @@ use gpucause_fixture::server_process::ServerProcess;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
+use super::clock::sped_up;
+use super::expected::COMM;
+use super::webhook::Webhook;
 use crate::alone::alone;
-use crate::clock::sped_up;
-use crate::expected::COMM;
 use crate::trainer::{Trainer, libraries};
-use crate::webhook::Webhook;
 
 /// How many times as fast the clock is. Scrapes and evaluations, shipped with 15 s between them, then have 2.5 s.
 pub(crate) const SPEED: u32 = 6;

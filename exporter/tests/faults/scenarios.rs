@@ -4,17 +4,6 @@
 //! Needs root, the built stand-ins, two CPUs, and no other tests at the same time. `GPUCAUSE_SCENARIO_ROUNDS` is the number of runs of
 //! each scenario (`make scenarios`), `GPUCAUSE_HEALTHY_SECONDS` the total length of the healthy ones (`make healthy`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a failing test may panic"
-)]
-
-#[path = "../fixture/alone.rs"]
-mod alone;
 mod causes;
 mod healthy;
 mod run;
-#[path = "../fixture/trainer.rs"]
-mod trainer;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use gpucause_fixture::poll::until;
 
-use crate::expected::COMM;
-use crate::stack::{SPEED, Stack};
+use super::expected::COMM;
+use super::stack::{SPEED, Stack};
 use crate::trainer::Trainer;
 
 /// Two run at a time, each dispatcher thread on a CPU of its own.

@@ -8,8 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
-use crate::stack::{SPEED, Stack, until_injected};
+use super::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
+use super::stack::{SPEED, Stack, until_injected};
 use crate::trainer::Trainer;
 
 /// Seconds that the exporter takes to detect a cause, on whatever clock.

@@ -8,21 +8,9 @@
 //! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and no other tests at the same time but those that
 //! `.ci/suites` lists as in need of no quiet host.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a failing test may panic"
-)]
-
-#[path = "../fixture/alone.rs"]
-mod alone;
 mod clock;
 mod expected;
 mod faults;
 mod healthy;
 mod stack;
-#[allow(dead_code, reason = "other programs of tests use more of it")]
-#[path = "../fixture/trainer.rs"]
-mod trainer;
 mod webhook;

@@ -1,6 +1,6 @@
 //! The right alert for each fault.
 
-use crate::webhook::Alert;
+use super::webhook::Alert;
 
 /// The name of each program under test. The exporter exports no others: other tests have programs of the same executable.
 pub(crate) const COMM: &str = "alert-trainer";

@@ -2,7 +2,7 @@
 
 use gpucause_observe::chains::EVALUATE_EVERY;
 
-use crate::run::{Outcome, Plan, rounds, run, tries};
+use super::run::{Outcome, Plan, rounds, run, tries};
 
 /// Length of each of the four healthy scenarios, in seconds.
 fn seconds() -> f64 {

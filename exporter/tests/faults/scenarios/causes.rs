@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpucause_engine::chain::{Cause, Chain, Effect};
 use gpucause_engine::settings::Settings;
 
-use crate::run::{Evaluation, Outcome, Plan, rounds, run, tries};
+use super::run::{Evaluation, Outcome, Plan, rounds, run, tries};
 
 /// The chain that a scenario must have.
 #[derive(Debug, Clone, Copy)]
