@@ -141,7 +141,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         &["gpucause mcp --http"],
     ),
     (
-        By("investigations/tests/mcp/main.rs", "fn the_public_client_calls_every_tool_over_"),
+        By("investigations/tests/recordings/mcp.rs", "fn the_public_client_calls_every_tool_over_"),
         &["gpucause mcp"],
     ),
     (

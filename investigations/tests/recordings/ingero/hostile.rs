@@ -9,7 +9,7 @@ use gpucause_investigations::explain::{Report, render_report};
 use gpucause_trace::recording::{Filter, RecordingError, StackId};
 use proptest::prelude::*;
 
-use crate::fixture::{Database, MS, Row, Schema, US};
+use super::fixture::{Database, MS, Row, Schema, US};
 
 fn small(schema: Schema) -> Database {
     let mut db = Database::new(schema);

@@ -1,7 +1,5 @@
 //! Ingero's trace databases: made-up ones of each schema, and the public ones where they are at hand.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 mod chains;
 mod events;
 mod fixture;

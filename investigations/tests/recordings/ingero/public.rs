@@ -8,8 +8,8 @@ use gpucause_engine::chain::{Cause, Effect};
 use gpucause_ingero::Ingero;
 use gpucause_trace::recording::{CallStatistics, Completeness, Recording as _};
 
-use crate::chains::assert_numbers_are_evidence;
-use crate::statistics::agree;
+use super::chains::assert_numbers_are_evidence;
+use super::statistics::agree;
 
 fn public(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/ingero-dbs").join(name);

@@ -1,7 +1,5 @@
 //! Several files become one, and nothing in it is confused.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-
 use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -262,13 +260,13 @@ fn duckdb_compares_the_nodes_of_a_merged_file_by_the_query_of_its_page() {
     };
     let (fast, slow) = (record("fast", 5_000), record("slow", 90_000));
     merged(&[&fast, &slow], &folder.path().join("merged.db")).unwrap();
-    let page = include_str!("../trace-file.md");
+    let page = include_str!("../../trace-file.md");
     let (_, sql) = page.split_once("```sql\nATTACH").unwrap();
     let sql = format!("ATTACH{}", sql.split_once("```").unwrap().0);
     let program = std::env::current_exe().unwrap();
     // The folder where `.ci/test` puts what Python needs; this is in `debug/deps` beside it.
     let python = program.ancestors().nth(3).unwrap().join("python");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/in_duckdb.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/in_duckdb.py");
     let mut duckdb = Command::new("python3")
         .arg(script)
         .env("PYTHONPATH", python)

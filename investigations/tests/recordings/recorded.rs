@@ -1,7 +1,5 @@
 //! Reports of trace files: the processes and the time that their chains and rows are of.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-
 mod merged;
 
 use std::path::{Path, PathBuf};

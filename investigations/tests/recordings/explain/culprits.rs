@@ -4,7 +4,7 @@ use gpucause_engine::chain::{Cause, Chain, Culprit, Loss};
 use gpucause_engine::observation::Period;
 use gpucause_investigations::explain::{Incident, render};
 
-use crate::{NOON, chain, observed};
+use super::{NOON, chain, observed};
 
 #[test]
 fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it() {

@@ -8,10 +8,10 @@ use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::mcp::{Assistant, Source, Stores};
 use serde_json::{Value, json};
 
+use super::http::{client_of, process};
+use super::recording::Quiet;
+use super::{answers, call, json_of, run, tools_of};
 use crate::fake_node::{Nature, start};
-use crate::http::{client_of, process};
-use crate::recording::Quiet;
-use crate::{answers, call, json_of, run, tools_of};
 
 /// The answers of nodes with these names to calls.
 fn answered(nodes: &[(&'static str, &Nature)], calls: &[(&str, Value)]) -> Vec<Value> {
@@ -139,6 +139,6 @@ fn call_stacks_are_not_listed_for_live_nodes_and_who_asks_for_them_gets_what_to_
     let said = run(answers(nodes.clone(), &[call(0, "get_stacks", &json!({}))], 1));
     let said = said[0]["result"]["content"][0]["text"].as_str().unwrap();
     assert!(said.contains("start one with --db FILE"), "{said}");
-    let listed = [nodes, crate::of_memory(false)].map(|one| tools_of(one).contains("get_stacks"));
+    let listed = [nodes, super::of_memory(false)].map(|one| tools_of(one).contains("get_stacks"));
     assert_eq!(listed, [false, true]);
 }

@@ -1,7 +1,5 @@
 //! Reading a trace file returns what was written to it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

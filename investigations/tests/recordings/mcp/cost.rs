@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::recording::HOSTILE;
-use crate::store::{Answering, samples, texts};
+use super::recording::HOSTILE;
+use super::store::{Answering, samples, texts};
 
 /// Two causes and idle GPUs.
 fn a_day(path: &str) -> (&'static str, String) {

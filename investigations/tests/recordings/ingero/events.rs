@@ -7,7 +7,7 @@ use gpucause_ingero::Ingero;
 use gpucause_investigations::explain::Report;
 use gpucause_trace::recording::{Call, Event, Filter, Kind, Recording as _};
 
-use crate::fixture::{Database, MS, Row, START, Schema, US};
+use super::fixture::{Database, MS, Row, START, Schema, US};
 
 fn events(db: &Database, filter: &Filter) -> Vec<Event> {
     let mut all = Vec::new();

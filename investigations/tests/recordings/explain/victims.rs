@@ -5,7 +5,7 @@ use gpucause_engine::observation::Period;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::explain::{Incident, html, markdown, render};
 
-use crate::{NOON, asked, chain, observed, report_of};
+use super::{NOON, asked, chain, observed, report_of};
 
 #[test]
 fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_kept_apart() {

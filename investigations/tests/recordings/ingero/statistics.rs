@@ -6,7 +6,7 @@ use gpucause_ingero::Ingero;
 use gpucause_trace::recording::{Completeness, Durations, Recording as _};
 use rusqlite::Connection;
 
-use crate::fixture::{Database, MS, Row, Schema, US, by_sql, number};
+use super::fixture::{Database, MS, Row, Schema, US, by_sql, number};
 
 /// Function names in the table of a file.
 const NAMES: [(&str, i64, i64); 14] = [

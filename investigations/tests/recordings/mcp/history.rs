@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::recording::HOSTILE;
-use crate::store::{Answering, texts};
+use super::recording::HOSTILE;
+use super::store::{Answering, texts};
 
 fn chain(node: &str, state: &str, last_seen: f64) -> Value {
     json!({

@@ -12,7 +12,7 @@ use gpucause_investigations::observation::Outcome;
 use gpucause_trace::merge::{Input, merge};
 use gpucause_trace::trace::{Start, Writer};
 
-use crate::{BEGIN, Process, SECOND, TRAINER, chain, pids, record, report};
+use super::{BEGIN, Process, SECOND, TRAINER, chain, pids, record, report};
 
 #[test]
 fn a_merged_file_is_limited_to_the_processes_of_all_its_runs_and_not_where_one_recorded_all() {

@@ -5,7 +5,7 @@ use gpucause_ingero::Ingero;
 use gpucause_investigations::explain::Report;
 use gpucause_trace::recording::Recording as _;
 
-use crate::fixture::{Database, MS, Row, Schema, US};
+use super::fixture::{Database, MS, Row, Schema, US};
 
 fn chains(db: &Database) -> Vec<Chain> {
     let chains = Ingero::open(&db.path()).unwrap().chains().unwrap();

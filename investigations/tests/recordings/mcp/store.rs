@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::recording::{Memory, Quiet, Sql};
-use crate::{answers, call, run};
+use super::recording::{Memory, Quiet, Sql};
+use super::{answers, call, run};
 
 /// Returns the store's answer to a path, with its status.
 pub(crate) type Answering = fn(&str) -> (&'static str, String);

@@ -16,9 +16,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::recording::{Memory, Quiet};
+use super::{answer, answers, arguments, assert_all_is_reported, call, client, of_memory, run};
 use crate::fake_node::{Nature, start};
-use crate::recording::{Memory, Quiet};
-use crate::{answer, answers, arguments, assert_all_is_reported, call, client, of_memory, run};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 

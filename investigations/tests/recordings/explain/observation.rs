@@ -9,7 +9,7 @@ use gpucause_investigations::explain::{Incident, render};
 use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::Outcome;
 
-use crate::{NOON, chain, observed};
+use super::{NOON, chain, observed};
 
 fn report_of_nothing(state: impl Into<ObservationState>) -> (Outcome, String) {
     let incident = Incident::of("node1".into(), Vec::new(), observed(state));

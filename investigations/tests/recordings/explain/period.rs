@@ -5,7 +5,7 @@ use gpucause_engine::observation::Period;
 use gpucause_investigations::chain_filter::ChainFilter;
 use gpucause_investigations::explain::{Incident, html, render};
 
-use crate::{NOON, asked, chain, observed, report_of};
+use super::{NOON, asked, chain, observed, report_of};
 
 /// Since 100 s before noon: 50 s in the first 10 s of them, then a tenth of the time.
 fn spike() -> Chain {

@@ -1,14 +1,8 @@
 //! Several nodes asked at once: one is slow, one refuses, one has a wrong clock, one speaks TLS.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-
-#[path = "fixture/fake_node.rs"]
-mod fake_node;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fake_node::{Nature, start};
 use gpucause_http::client::{Address, Client, Identity, connector};
 use gpucause_investigations::fleet::{Limits, chains, flights, gather};
 use gpucause_investigations::query::{self, tables};
@@ -18,6 +12,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+
+use crate::fake_node::{Nature, start};
 
 /// Returns the configuration of a server that requires certificates of its clients.
 fn tls(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Arc<ServerConfig> {

@@ -1,10 +1,6 @@
 //! The server of MCP: the public client calls every tool over both transports, and what is hostile is refused.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-
 mod cost;
-#[path = "../fixture/fake_node.rs"]
-mod fake_node;
 mod history;
 mod http;
 mod nodes;
@@ -53,7 +49,7 @@ fn packages() -> PathBuf {
 
 /// The answers that the public client got.
 pub(crate) fn client(transport: &str, arguments: &Value, rest: &[&str]) -> Value {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/client.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/mcp/client.py");
     let output = Command::new("python3")
         .arg(script)
         .args([transport, &arguments.to_string()])
@@ -123,7 +119,7 @@ fn the_public_client_calls_every_tool_over_standard_input_and_output() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("mcp");
     let path = socket.to_str().unwrap().to_owned();
-    let relay = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/relay.py");
+    let relay = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/mcp/relay.py");
     let reported = run(async move {
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let relay = relay.to_str().unwrap().to_owned();
