@@ -6,15 +6,11 @@
     reason = "a failing test may panic"
 )]
 
-#[path = "../fixture/host.rs"]
-mod host;
-#[path = "../fixture/process.rs"]
-mod process;
-
 mod commands;
 mod course;
 mod dispatchers;
 mod healthy;
+mod host;
 mod job;
 mod kernel_locks;
 mod laws;
@@ -24,6 +20,7 @@ mod others;
 mod over_time;
 mod own_code;
 mod own_threads;
+mod process;
 mod programs;
 mod scenarios;
 mod scheduler;
