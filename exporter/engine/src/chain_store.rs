@@ -193,9 +193,9 @@ impl ChainStore {
                 entry.write_sentence();
             }
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
-            let last_id = entry.chain.id.clone();
+            let stall = Stall::of(key.process, &entry.chain, taken);
             self.host = host;
-            self.add_cost(key, taken, last_id);
+            self.add_stall(&stall);
             if let Some(count) = count {
                 self.add_count(&count);
             }
@@ -219,7 +219,7 @@ impl ChainStore {
         let severity = if is_cut_short { severity.min(Severity::Low) } else { severity };
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
-        self.add_cost(key, taken, chain.id.clone());
+        self.add_stall(&Stall::of(key.process, &chain, taken));
         self.add_count(&ChainCount::of(key.process, &chain));
         let workers = workers.map(|workers| *workers).unwrap_or_default();
         let mut entry = Entry {
@@ -336,7 +336,7 @@ impl ChainStore {
         }
     }
 
-    fn add_count(&mut self, added: &ChainCount) {
+    pub(crate) fn add_count(&mut self, added: &ChainCount) {
         let process = self.exported_as(added.process);
         let key = (process, added.cause, added.effect, added.severity);
         match self.counts.get_mut(&key) {
@@ -350,19 +350,7 @@ impl ChainStore {
         }
     }
 
-    fn add_cost(&mut self, key: Key, (attributed, lost): (Nanos, Nanos), last_id: String) {
-        self.add_stall(&Stall {
-            process: key.process,
-            cause: key.cause,
-            attributed,
-            lost,
-            last_id,
-            last_attributed: attributed,
-            last_lost: lost,
-        });
-    }
-
-    fn add_stall(&mut self, added: &Stall) {
+    pub(crate) fn add_stall(&mut self, added: &Stall) {
         let process = self.exported_as(added.process);
         match self.stalls.get_mut(&(process, added.cause)) {
             Some(stall) => {

@@ -48,3 +48,12 @@ pub struct Stall {
     /// How much of that was lost.
     pub last_lost: Nanos,
 }
+
+impl Stall {
+    /// The time that one chain adds.
+    pub(crate) fn of(process: ProcId, chain: &Chain, (attributed, lost): (Nanos, Nanos)) -> Self {
+        let (cause, last_id) = (chain.cause, chain.id.clone());
+        let (last_attributed, last_lost) = (attributed, lost);
+        Self { process, cause, attributed, lost, last_id, last_attributed, last_lost }
+    }
+}

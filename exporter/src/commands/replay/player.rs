@@ -68,9 +68,8 @@ impl Player {
             stopped = flow.is_break();
             if !stopped {
                 let processes = self.processes(&look.processes);
-                let kernels = &look
-                    .processes
-                    .iter()
+                let known = look.processes.iter();
+                let kernels = known
                     .filter_map(|(id, index)| Some((*id, names.get(index)?.clone())))
                     .collect();
                 let input = look.input;
@@ -108,8 +107,7 @@ impl Player {
                 let input = EngineInput::new(Arc::new(snapshot.snapshot), unix_seconds);
                 let seen = chains.iter().filter(|chain| chain.first_seen <= unix_seconds);
                 let chains = Some(seen.cloned().collect());
-                let kernels = &HashMap::new();
-                let processes = processes.clone();
+                let (kernels, processes) = (HashMap::new(), processes.clone());
                 let recorded = Recorded { input, processes, kernels, chains };
                 self.source.set_current(Some(sampler.serve(recorded)));
             }

@@ -10,7 +10,7 @@ use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::Period;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{ChainCount, EngineInput, Findings, Stall};
+use gpucause_engine::{EngineInput, Findings};
 use gpucause_observe::chains::Chains;
 use gpucause_observe::clock::WallClock;
 use gpucause_observe::kernel_launches::NameSource;
@@ -24,11 +24,11 @@ use crate::config::Config;
 use crate::live_page::Processes;
 
 /// A recorded snapshot.
-pub(super) struct Recorded<'a> {
+pub(super) struct Recorded {
     pub(super) input: EngineInput,
     pub(super) processes: HashMap<ProcId, Process>,
     /// Names of kernel functions by handle.
-    pub(super) kernels: &'a HashMap<ProcId, HashMap<u64, String>>,
+    pub(super) kernels: HashMap<ProcId, HashMap<u64, String>>,
     /// The chains so far; without them the engine evaluates the snapshot, as on the node.
     pub(super) chains: Option<Vec<Chain>>,
 }
@@ -63,7 +63,7 @@ impl RecordedSampler {
     }
 
     /// Observes a recorded snapshot as if it were taken now.
-    fn observe(&mut self, recorded: Recorded<'_>) -> (Observation, Findings) {
+    fn observe(&mut self, recorded: Recorded) -> (Observation, Findings) {
         let Recorded { input, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
         source.snapshot = Arc::clone(&input.snapshot);
@@ -71,14 +71,17 @@ impl RecordedSampler {
             .iter()
             .map(|(id, own)| (*id, ProcessDetails::of_named(&own.details).into()))
             .collect();
-        source.kernels.clone_from(kernels);
+        source.kernels = kernels;
         let Ok(Sampled { mut observation, aggregated, .. }) = self.pipeline.sample();
         self.chains.aggregate(&aggregated);
         let begun = *self.begun.get_or_insert(observation.snapshot.taken_at);
         // The served state begins with the run, however long the recorded host was up before.
         observation.state = Period::attached(observation.clock.unix_seconds(begun)).into();
         let findings = match chains {
-            Some(chains) => recorded_findings(&chains, &processes),
+            Some(chains) => Findings::of_recorded(chains, |chain| {
+                let mut known = processes.iter();
+                known.find(|(_, own)| own.pid == chain.victim.pid).map(|(id, _)| *id)
+            }),
             None => {
                 let snapshot = Arc::clone(&observation.snapshot);
                 // The engine reports times by the wall clock; the series' clock stands still.
@@ -91,7 +94,7 @@ impl RecordedSampler {
     }
 
     /// Observes a recorded snapshot, and adds the data that the live page shows beside it.
-    pub(super) fn serve(&mut self, recorded: Recorded<'_>) -> Current {
+    pub(super) fn serve(&mut self, recorded: Recorded) -> Current {
         let (observation, findings) = self.observe(recorded);
         let live = Some(observation.processes_live);
         let processes = Processes::of(self.chains.activities().as_ref(), live);
@@ -152,53 +155,6 @@ impl NameSource for RecordedSource {
     }
 }
 
-/// Findings of the recorded chains whose victims are recorded.
-fn recorded_findings(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings {
-    let mut findings = Findings { chains: chains.to_vec(), ..Findings::default() };
-    for chain in chains {
-        let victim = processes.iter().find(|(_, process)| process.pid == chain.victim.pid);
-        let Some((&process, _)) = victim else { continue };
-        let Chain { cause, effect, severity, .. } = *chain;
-        let same = findings.counts.iter_mut().find(|own| {
-            (own.process, own.cause, own.effect, own.severity) == (process, cause, effect, severity)
-        });
-        match same {
-            Some(own) => own.count += 1,
-            None => findings.counts.push(ChainCount {
-                process,
-                cause,
-                effect,
-                severity,
-                count: 1,
-                last_id: chain.id.clone(),
-            }),
-        }
-        let (attributed, lost) = (nanos(chain.attributed_seconds()), nanos(chain.lost_seconds));
-        let same = |own: &&mut Stall| (own.process, own.cause) == (process, cause);
-        match findings.stalls.iter_mut().find(same) {
-            Some(own) => {
-                own.attributed.0 = own.attributed.0.saturating_add(attributed.0);
-                own.lost.0 = own.lost.0.saturating_add(lost.0);
-            }
-            None => findings.stalls.push(Stall {
-                process,
-                cause,
-                attributed,
-                lost,
-                last_id: chain.id.clone(),
-                last_attributed: attributed,
-                last_lost: lost,
-            }),
-        }
-    }
-    findings
-}
-
-fn nanos(seconds: f64) -> Nanos {
-    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +162,7 @@ mod tests {
     fn since(sampler: &mut RecordedSampler, taken_at: Nanos) -> f64 {
         let snapshot = Arc::new(Snapshot { taken_at, ..Snapshot::default() });
         let input = EngineInput::new(snapshot, 1.7e9);
-        let (processes, kernels) = (HashMap::new(), &HashMap::new());
+        let (processes, kernels) = Default::default();
         let recorded = Recorded { input, processes, kernels, chains: None };
         sampler.serve(recorded).observation.state.current.since
     }
