@@ -14,9 +14,8 @@ use crate::commands::mcp::McpArgs;
 use crate::commands::merge::MergeArgs;
 use crate::commands::query::{self, QueryArgs};
 use crate::commands::record::{self, RecordArgs};
-use crate::commands::replay::ReplayArgs;
+use crate::commands::replay::{ReplayArgs, ViewArgs};
 use crate::commands::top::TopArgs;
-use crate::commands::view::ViewArgs;
 use crate::flags::ExporterArgs;
 
 /// Signals, files and exit status of the exporter.

@@ -11,4 +11,3 @@ pub mod query;
 pub mod record;
 pub mod replay;
 pub mod top;
-pub mod view;

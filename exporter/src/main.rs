@@ -6,9 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::cli::{Cli, Command};
 use gpucause::commands::check::{CheckArgs, Report};
 use gpucause::commands::mcp::McpError;
-use gpucause::commands::{
-    demo, explain, export, flight, mcp, merge, query, record, replay, top, view,
-};
+use gpucause::commands::{demo, explain, export, flight, mcp, merge, query, record, replay, top};
 use gpucause::config::source::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::failure::UsageError;
@@ -82,7 +80,7 @@ fn main() -> ExitCode {
         }
         Command::View(args) => {
             logging::init_messages();
-            view::run(&args)
+            replay::view(&args)
         }
         Command::Merge(args) => {
             logging::init_messages();

@@ -1,5 +1,7 @@
 //! Recent activity of each process, and activity of all of them in each of the last evaluations, from data that the engine keeps or
-//! computes anyway.
+//! computes anyway; and of each process in a whole recording.
+
+mod totals;
 
 use std::collections::VecDeque;
 
@@ -12,7 +14,10 @@ use serde::Serialize;
 use crate::baseline::{Baseline, Identity, ProcessBaseline};
 use crate::chain::Severity;
 use crate::context::Context;
-use crate::delta::Delta;
+use crate::observation::{Period, State};
+use crate::times::less;
+
+pub use totals::Totals;
 
 /// How far the timeline goes back, in seconds.
 pub const TIMELINE_SECONDS: f64 = 900.0;
@@ -65,11 +70,6 @@ impl Activity {
         let begin = identity.first_seen.max(from);
         let before = before.unwrap_or_default();
         let (timed, warm) = launches(&before, now);
-        let mut time = now.time;
-        for (own, earlier) in time.0.as_flattened_mut().iter_mut().zip(before.time.0.as_flattened())
-        {
-            *own = own.less(*earlier);
-        }
         Self {
             id,
             pid: identity.pid,
@@ -80,8 +80,19 @@ impl Activity {
             timed,
             unobserved: now.unobserved.less(before.unobserved),
             warm,
-            time,
+            time: less(now.time, &before.time),
         }
+    }
+
+    /// Adds a later part of the time.
+    fn absorb(&mut self, later: &Self) {
+        (self.comm, self.has_ended) = (later.comm, later.has_ended);
+        self.span.0 += later.span.0;
+        self.launches += later.launches;
+        self.timed += later.timed;
+        self.unobserved.0 += later.unobserved.0;
+        self.warm.merge(&later.warm);
+        self.time.merge(&later.time);
     }
 
     /// Launches a second, while they were counted.
@@ -199,6 +210,30 @@ pub struct TimelinePoint {
     pub worst: Option<Severity>,
 }
 
+impl TimelinePoint {
+    /// A point without activity.
+    const fn new(at: f64, seconds: f64) -> Self {
+        let (dispatcher_seconds, lost_seconds) = (0.0, 0.0);
+        Self { at, seconds, launches: 0, dispatcher_seconds, lost_seconds, chains: 0, worst: None }
+    }
+
+    /// Adds launches, and time of dispatcher threads with the part of it that was lost.
+    fn add(&mut self, launches: u64, dispatchers: Nanos, lost: Nanos) {
+        self.launches = self.launches.saturating_add(launches);
+        self.dispatcher_seconds += dispatchers.as_secs_f64();
+        self.lost_seconds += lost.as_secs_f64();
+    }
+
+    /// Returns true if something was observed in its time: zeros of unobserved time are no measurement.
+    pub fn is_observed<'a>(&self, periods: impl IntoIterator<Item = &'a Period>) -> bool {
+        let middle = self.at - self.seconds / 2.0;
+        let mut disabled = periods.into_iter().filter(|period| period.state == State::Disabled);
+        !disabled.any(|Period { since, until, .. }| {
+            (*since..until.unwrap_or(f64::INFINITY)).contains(&middle)
+        })
+    }
+}
+
 /// The last [`TIMELINE_SECONDS`], in a ring of bounded size.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline(VecDeque<TimelinePoint>);
@@ -223,25 +258,11 @@ pub(crate) fn point(context: &Context<'_>, unix_seconds: f64) -> Option<Timeline
     let dispatching = || context.processes.iter().filter(|process| process.dispatches());
     // No longer than one of them was observed: nothing may have been evaluated for long before.
     let window = dispatching().map(|process| process.short.wall).max()?;
-    let mut point = TimelinePoint {
-        at: unix_seconds,
-        seconds: window.as_secs_f64(),
-        launches: 0,
-        dispatcher_seconds: 0.0,
-        lost_seconds: 0.0,
-        chains: 0,
-        worst: None,
-    };
-    let (mut dispatchers, mut lost) = (Nanos(0), Nanos(0));
+    let mut point = TimelinePoint::new(unix_seconds, window.as_secs_f64());
     for process in dispatching() {
-        let delta: &Delta<'_> = &process.short;
-        point.launches = point.launches.saturating_add(delta.all_launches());
-        let time = delta.dispatcher_time();
-        dispatchers.0 = dispatchers.0.saturating_add(time.total().0);
-        lost.0 = lost.0.saturating_add(time.all_lost().0);
+        let time = process.short.dispatcher_time();
+        point.add(process.short.all_launches(), time.total(), time.all_lost());
     }
-    (point.dispatcher_seconds, point.lost_seconds) =
-        (dispatchers.as_secs_f64(), lost.as_secs_f64());
     Some(point)
 }
 

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activity::TimelinePoint;
-
 /// Limit of earlier periods.
 const MAX_EARLIER: usize = 64;
 
@@ -145,18 +143,6 @@ impl ObservationState {
     }
 }
 
-/// Returns true if something was observed in the time of a point: zeros of unobserved time are no measurement.
-pub fn is_observed<'a>(
-    point: &TimelinePoint,
-    periods: impl IntoIterator<Item = &'a Period>,
-) -> bool {
-    let middle = point.at - point.seconds / 2.0;
-    let mut disabled = periods.into_iter().filter(|period| period.state == State::Disabled);
-    !disabled.any(|Period { since, until, .. }| {
-        (*since..until.unwrap_or(f64::INFINITY)).contains(&middle)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,25 +173,6 @@ mod tests {
         );
         assert_eq!(clipped(&state.over(260.0, 300.0)), [(Attached, 260.0, 300.0)]);
         assert_eq!(clipped(&state.over(120.0, 200.0)), [(Attached, 120.0, 200.0)]);
-    }
-
-    #[test]
-    fn points_of_time_in_which_nothing_was_observed_are_left_out() {
-        let point = |at| TimelinePoint {
-            at,
-            seconds: 2.0,
-            launches: 0,
-            dispatcher_seconds: 0.0,
-            lost_seconds: 0.0,
-            chains: 0,
-            worst: None,
-        };
-        let mut points: Vec<_> = [10.0, 12.0, 14.0, 16.0, 18.0].map(point).into();
-        let ended = Period { until: Some(13.0), ..Period::disabled(10.0, "SIGUSR1") };
-        let periods = [ended, partial(13.0, None), Period::disabled(16.0, "x")];
-        points.retain(|own| is_observed(own, &periods));
-        let at: Vec<_> = points.iter().map(|own| own.at).collect();
-        assert_eq!(at, [10.0, 14.0, 16.0]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! `gpucause replay`: serves a recording as the node served it, so that rules, alerts and dashboards can be tried on any incident.
+//! `gpucause replay`: serves a recording as the node served it, so that rules, alerts and dashboards can be tried on any incident; and
+//! `gpucause view`: the same at the end of the file, with the live page of all of it, on the loopback address.
 
 mod args;
+mod end;
 mod place;
 mod player;
 mod recorded;
@@ -8,25 +10,28 @@ mod source;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use gpucause_http::server::Server;
+use gpucause_http::server::{Limits, Server};
 use gpucause_http::token_file::TokenFile;
 use gpucause_investigations::any_format;
 use gpucause_trace::recording::{NodeIndex, Recording};
+use tokio::sync::oneshot;
 
-use crate::routes::Routes;
+use crate::failure::Advice;
+use crate::routes::{Routes, TelemetryPath};
 use crate::shutdown::shutdown_signal;
 use place::Place;
 use player::{Player, Stop};
 use recorded::RecordedSampler;
 use source::ReplaySource;
 
-pub use args::{ReplayArgs, Speed};
+pub use args::{ReplayArgs, Speed, ViewArgs};
 
-/// Threads for scrapes.
+/// Threads for scrapes and pages.
 const BLOCKING_THREADS: usize = 8;
 
 /// Serves until SIGTERM or SIGINT, or with `--exit` until the recording is over.
@@ -38,7 +43,13 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let node = node(&*recording, args.node.as_deref(), &args.db)?;
     let config = args.config_source().load()?;
     let server = args.web.server()?;
-    let server = if server.has_token() { server } else { with_password(server)? };
+    let server = match server.has_token() {
+        true => server,
+        // It could write no token file, such as that of a user without a runtime directory.
+        false => with_password(server, |password| {
+            format!("To read causal chains, log in with any user name and the password {password}")
+        })?,
+    };
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
@@ -55,7 +66,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         stopped,
     };
     let sampler = RecordedSampler::new(&config);
-    let (ended, over) = tokio::sync::oneshot::channel();
+    let (ended, over) = oneshot::channel();
     let exit = args.exit;
     let playing = std::thread::Builder::new().name("replay".into()).spawn(move || {
         let played = player.play(sampler);
@@ -66,12 +77,49 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         played
     });
     let playing = playing.context("cannot start a thread")?;
+    let served = serve(server, source, args.web.telemetry_path.clone(), over);
+    drop(stop);
+    let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));
+    served.and(played)
+}
+
+/// Serves all of a file until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the file cannot be read, has nothing of the node, or the port is taken.
+pub fn view(args: &ViewArgs) -> anyhow::Result<()> {
+    let recording = any_format::open(&args.db)?;
+    let node = node(&*recording, args.node.as_deref(), &args.db)?;
+    let source = Arc::new(end::read(&args.db, &*recording, node)?);
+    drop(recording);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+    let listener = TcpListener::bind(address)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .with_context(|| format!("cannot listen on {address}"))
+        .context(Advice("leave --port out for one that is free, or choose another"))?;
+    let address = listener.local_addr().context("the socket has no address")?;
+    let server = Server::on(vec![listener], Limits::default());
+    // Others on this host can connect, too: they do not know the password.
+    let server = with_password(server, |password| {
+        format!("Open http://{address}/login (any user name, password {password}); Ctrl-C ends.")
+    })?;
+    let (_never, over) = oneshot::channel();
+    serve(server, source, "/metrics".parse()?, over)
+}
+
+/// Serves until a signal, or until `over` has a value.
+fn serve(
+    server: Server,
+    source: Arc<ReplaySource>,
+    path: TelemetryPath,
+    over: oneshot::Receiver<()>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(async {
+    runtime.block_on(async {
         let signal = shutdown_signal().context("cannot catch signals")?;
         let until = async {
             tokio::select! {
@@ -80,32 +128,21 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
                 Ok(()) = over => {}
             }
         };
-        let routes = Routes::new(&server, source, args.web.telemetry_path.clone());
+        let routes = Routes::new(&server, source, path);
         server.serve(routes, until).await.context("cannot serve")
-    });
-    drop(stop);
-    let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));
-    served.and(played)
+    })
 }
 
-/// Prints the password of a server that could write no token file, such as of a user without a runtime directory.
-fn with_password(server: Server) -> anyhow::Result<Server> {
+/// Prints the password of a server whose token is in no file: the one of its port may be that of an exporter on another address.
+fn with_password(server: Server, text: impl FnOnce(&str) -> String) -> anyhow::Result<Server> {
     let token = TokenFile::create(&BTreeSet::new())?;
-    let secret = token.token().secret();
-    writeln!(
-        io::stdout(),
-        "To read causal chains, log in with any user name and the password {secret}"
-    )
-    .context("cannot write to standard output")?;
+    let text = text(token.token().secret());
+    writeln!(io::stdout(), "{text}").context("cannot write to standard output")?;
     Ok(server.with_token_file(token))
 }
 
 /// The node of this name; the only one when no name is given.
-pub(crate) fn node(
-    recording: &dyn Recording,
-    name: Option<&str>,
-    path: &Path,
-) -> anyhow::Result<NodeIndex> {
+fn node(recording: &dyn Recording, name: Option<&str>, path: &Path) -> anyhow::Result<NodeIndex> {
     let names: Vec<&str> = recording.nodes().iter().map(|node| &*node.name).collect();
     let found = match (name, &*names) {
         (Some(name), _) => names.iter().position(|own| *own == name),

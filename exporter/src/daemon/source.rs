@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
-use gpucause_engine::observation::{ObservationState, is_observed};
+use gpucause_engine::observation::ObservationState;
 use gpucause_observe::clock::monotonic_now;
 use gpucause_observe::host_name::node_name;
 use gpucause_observe::sampler::observer::Explained;
@@ -66,7 +66,7 @@ impl Source for Daemon {
     fn timeline(&self) -> Vec<TimelinePoint> {
         let mut points = self.chains.timeline();
         let state = self.observation_state();
-        points.retain(|own| is_observed(own, state.earlier.iter().chain([&state.current])));
+        points.retain(|own| own.is_observed(state.earlier.iter().chain([&state.current])));
         points
     }
 

@@ -116,16 +116,20 @@ fn time_in_which_no_process_made_calls_is_neither_in_the_timeline_nor_in_the_num
 }
 
 #[test]
+fn points_of_time_in_which_nothing_was_observed_are_left_out() {
+    let mut points: Vec<_> =
+        [10.0, 12.0, 14.0, 16.0, 18.0].map(|at| TimelinePoint::new(at, 2.0)).into();
+    let ended = Period { until: Some(13.0), ..Period::disabled(10.0, "SIGUSR1") };
+    let partial = Period { state: crate::observation::State::Partial, ..Period::attached(13.0) };
+    let periods = [ended, partial, Period::disabled(16.0, "x")];
+    points.retain(|own| own.is_observed(&periods));
+    let at: Vec<_> = points.iter().map(|own| own.at).collect();
+    assert_eq!(at, [10.0, 14.0, 16.0]);
+}
+
+#[test]
 fn the_timeline_is_bounded_in_time_and_in_points() {
-    let point = |at: f64| TimelinePoint {
-        at,
-        seconds: 1.5,
-        launches: 1,
-        dispatcher_seconds: 1.0,
-        lost_seconds: 0.0,
-        chains: 0,
-        worst: None,
-    };
+    let point = |at: f64| TimelinePoint::new(at, 1.5);
     let mut timeline = Timeline::default();
     (0..100_000).for_each(|tick| timeline.push(point(f64::from(tick) * 0.001)));
     assert_eq!(timeline.points().len(), MAX_POINTS);

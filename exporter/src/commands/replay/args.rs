@@ -1,4 +1,4 @@
-//! Flags of `gpucause replay`.
+//! Flags of `gpucause replay` and `gpucause view`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -46,6 +46,20 @@ impl ReplayArgs {
         let overrides = Overrides { level, classic_buckets, ..Overrides::default() };
         ConfigSource { file: self.config_file.clone(), optional: false, overrides }
     }
+}
+
+/// Flags of `gpucause view`.
+#[derive(Debug, Clone, Args)]
+pub struct ViewArgs {
+    /// The trace file
+    #[arg(value_name = "FILE")]
+    pub db: PathBuf,
+    /// Name of the node to show; required if the file has several
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Port on the loopback address, or 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value = "0")]
+    pub port: u16,
 }
 
 /// How many seconds of a recording pass in a second.

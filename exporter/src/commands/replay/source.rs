@@ -26,6 +26,8 @@ pub(super) struct ReplaySource {
     /// `None` before the first observation.
     current: Mutex<Option<Current>>,
     node: String,
+    /// The file that it stands at the end of; `None` while it is played.
+    file: Option<String>,
 }
 
 /// The data that is served.
@@ -37,7 +39,17 @@ pub(super) struct Current {
     pub(super) timeline: Vec<TimelinePoint>,
 }
 
+/// An observation of nothing.
+pub(super) fn nothing() -> Observation {
+    Observation::new(Snapshot::default(), Nanos(0), WallClock::now())
+}
+
 impl ReplaySource {
+    /// Serves all of a file.
+    pub(super) fn at_end(file: String, node: String, current: Current) -> Self {
+        Self { file: Some(file), node, current: Some(current).into(), ..Self::default() }
+    }
+
     /// Serves nothing yet.
     pub(super) fn new(settings: MetricsSettings, node: String) -> Self {
         Self { settings, node, ..Self::default() }
@@ -71,10 +83,14 @@ impl Source for ReplaySource {
     }
 
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        let none = || Arc::new(Observation::new(Snapshot::default(), Nanos(0), WallClock::now()));
+        // Others on this host can read metrics without the password of the file's page.
+        if self.file.is_some() {
+            let refusal = "a file is served without metrics; gpucause replay serves them";
+            return Err(ScrapeError(refusal.into()));
+        }
         let (observation, findings) = match &*self.lock() {
             Some(current) => (Arc::clone(&current.observation), Arc::clone(&current.findings)),
-            None => (none(), Arc::default()),
+            None => (nothing().into(), Arc::default()),
         };
         let content = Content { findings: &findings, ..Content::from(&*observation) };
         Ok(self.collectors.write(content, scope, page)?)
@@ -94,6 +110,10 @@ impl Source for ReplaySource {
 
     fn node(&self) -> String {
         self.node.clone()
+    }
+
+    fn file(&self) -> Option<String> {
+        self.file.clone()
     }
 
     /// A recorder keeps its probes attached: every recorded time was observed.

@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::activity::{Activities, Activity, TimelinePoint};
-use gpucause_engine::chain::Chain;
-use gpucause_engine::observation::{Period, is_observed};
 
-use crate::live_page::Processes;
+use super::{Activities, Activity, TimelinePoint};
+use crate::chain::Chain;
+use crate::observation::Period;
 
 /// Points of the timeline at most; when there are more, two become one.
 const MAX_POINTS: usize = 1_200;
@@ -34,7 +33,7 @@ type Run = (Identity, (usize, Nanos, Nanos), Activity);
 
 /// Sums up the snapshots of a recording, in the order of time.
 #[derive(Debug, Default)]
-pub(super) struct Totals<'a> {
+pub struct Totals<'a> {
     session: Option<usize>,
     begun: Nanos,
     begun_unix: f64,
@@ -52,55 +51,31 @@ pub(super) struct Totals<'a> {
 
 impl<'a> Totals<'a> {
     /// Sums up the processes that are shown, or all; the timeline is without the periods in which nothing was observed.
-    pub(super) fn of(shown: Option<BTreeSet<u32>>, periods: &'a [Period]) -> Self {
+    pub fn of(shown: Option<BTreeSet<u32>>, periods: &'a [Period]) -> Self {
         Self { shown, periods, ..Self::default() }
     }
 
     /// Adds a snapshot of a run of the recorder.
-    pub(super) fn add(&mut self, session: usize, unix_seconds: f64, snapshot: &Snapshot) {
+    pub fn add(&mut self, session: usize, unix_seconds: f64, snapshot: &Snapshot) {
         let now = snapshot.taken_at;
-        if self.session != Some(session) {
+        let begins = self.session != Some(session);
+        if begins {
             self.end_session();
             self.session = Some(session);
             (self.begun, self.begun_unix, self.at) = (now, unix_seconds, now);
-            self.processes = snapshot
-                .processes
-                .iter()
-                .filter(|own| self.shows(own))
-                .map(|own| {
-                    let span = Span { first: Some(own.clone()), last: own.clone(), until: now };
-                    (own.id, span)
-                })
-                .collect();
-            return;
         }
-        let shown = snapshot.processes.iter().filter(|own| self.shows(own));
-        let (observed, end) = observed(shown, self.at, now);
-        let mut point = TimelinePoint {
-            at: unix_seconds - now.less(end).as_secs_f64(),
-            seconds: observed.as_secs_f64(),
-            launches: 0,
-            dispatcher_seconds: 0.0,
-            lost_seconds: 0.0,
-            chains: 0,
-            worst: None,
-        };
-        for own in &snapshot.processes {
-            if !self.shows(own) {
-                continue;
-            }
-            let before = self.processes.get(&own.id).map(|span| &span.last);
-            add_to(&mut point, before, own);
-            match self.processes.get_mut(&own.id) {
-                Some(span) => (span.last, span.until) = (own.clone(), now),
-                None => {
-                    let span = Span { first: None, last: own.clone(), until: now };
-                    self.processes.insert(own.id, span);
-                }
-            }
+        let shown: Vec<_> = snapshot.processes.iter().filter(|own| self.shows(own)).collect();
+        let (observed, end) = observed(shown.iter().copied(), self.at, now);
+        let at = unix_seconds - now.less(end).as_secs_f64();
+        let mut point = TimelinePoint::new(at, observed.as_secs_f64());
+        for own in shown {
+            let known = self.processes.remove(&own.id);
+            add_to(&mut point, known.as_ref().map(|span| &span.last), own);
+            let first = if begins { Some(own.clone()) } else { known.and_then(|span| span.first) };
+            self.processes.insert(own.id, Span { first, last: own.clone(), until: now });
         }
         self.at = now;
-        if observed > Nanos(0) && is_observed(&point, self.periods) {
+        if observed > Nanos(0) && point.is_observed(self.periods) {
             self.timeline.push(point);
         }
         if self.timeline.len() > MAX_POINTS {
@@ -113,12 +88,12 @@ impl<'a> Totals<'a> {
     }
 
     /// Returns true if there was no snapshot.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.session.is_none()
     }
 
-    /// The sums, and the timeline with these chains.
-    pub(super) fn finish(mut self, chains: &[Chain]) -> (Processes, Vec<TimelinePoint>) {
+    /// Returns the sums, `None` without time, and the timeline with these chains.
+    pub fn finish(mut self, chains: &[Chain]) -> (Option<Activities>, Vec<TimelinePoint>) {
         self.end_session();
         for point in &mut self.timeline {
             let (from, until) = (point.at - point.seconds, point.at);
@@ -130,8 +105,7 @@ impl<'a> Totals<'a> {
         processes.sort_by_key(|own| (own.pid, own.id));
         let window = covered(self.runs);
         let activities = Activities { window: (Nanos(0), window), processes };
-        let is_any = window.0 > 0;
-        (Processes::of(Some(&activities).filter(|_| is_any), None), self.timeline)
+        ((window.0 > 0).then_some(activities), self.timeline)
     }
 
     fn end_session(&mut self) {
@@ -218,15 +192,7 @@ fn one_each(mut runs: Vec<Run>) -> impl Iterator<Item = Activity> {
     for (identity, _, run) in runs {
         match all.entry(identity) {
             Entry::Vacant(new) => drop(new.insert(run)),
-            Entry::Occupied(mut known) => {
-                let own = known.get_mut();
-                (own.comm, own.has_ended) = (run.comm, run.has_ended);
-                own.span.0 += run.span.0;
-                own.launches += run.launches;
-                own.timed += run.timed;
-                own.warm.merge(&run.warm);
-                own.time.merge(&run.time);
-            }
+            Entry::Occupied(mut known) => known.get_mut().absorb(&run),
         }
     }
     all.into_values()
@@ -236,13 +202,11 @@ fn add_to(point: &mut TimelinePoint, before: Option<&ProcessSnapshot>, now: &Pro
     if !now.dispatches {
         return;
     }
-    let time =
-        |own: &ProcessSnapshot| (own.dispatcher_time.total(), own.dispatcher_time.all_lost());
-    let (total, lost) = before.map_or((Nanos(0), Nanos(0)), time);
-    let (total_now, lost_now) = time(now);
-    point.launches += now.launches().saturating_sub(before.map_or(0, ProcessSnapshot::launches));
-    point.dispatcher_seconds += total_now.less(total).as_secs_f64();
-    point.lost_seconds += lost_now.less(lost).as_secs_f64();
+    let sums = |own: &ProcessSnapshot| {
+        (own.launches(), own.dispatcher_time.total(), own.dispatcher_time.all_lost())
+    };
+    let ((launches, total, lost), before) = (sums(now), before.map(sums).unwrap_or_default());
+    point.add(launches.saturating_sub(before.0), total.less(before.1), lost.less(before.2));
 }
 
 #[cfg(test)]
@@ -266,6 +230,13 @@ mod tests {
         Snapshot { taken_at: Nanos(at * SECOND), processes, ..Snapshot::default() }
     }
 
+    /// The length of the time; PID, launches and seconds of each process.
+    fn rows(activities: Option<Activities>) -> (f64, Vec<(u32, u64, f64)>) {
+        let Activities { window: (from, until), processes } = activities.unwrap();
+        let row = |own: &Activity| (own.pid.0, own.launches, own.span.as_secs_f64());
+        (until.less(from).as_secs_f64(), processes.iter().map(row).collect())
+    }
+
     #[test]
     fn sums_are_over_all_of_the_file_and_runs_of_the_recorder_are_apart() {
         let mut totals = Totals::default();
@@ -274,11 +245,9 @@ mod tests {
         totals.add(0, 14.0, &snapshot(14, &[(2, 40)]));
         totals.add(1, 100.0, &snapshot(5, &[(1, 1_000)]));
         totals.add(1, 101.0, &snapshot(6, &[(1, 1_007)]));
-        let (processes, timeline) = totals.finish(&[]);
-        assert_eq!(processes.window_seconds, Some(5.0));
-        let launches: Vec<_> =
-            processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
-        assert_eq!(launches, [(1, 50, 2.0), (1, 7, 1.0), (2, 40, 4.0)]);
+        let (activities, timeline) = totals.finish(&[]);
+        let (seconds, rows) = rows(activities);
+        assert_eq!((seconds, rows), (5.0, vec![(1, 50, 2.0), (1, 7, 1.0), (2, 40, 4.0)]));
         let launches: Vec<_> = timeline.iter().map(|own| (own.at, own.launches)).collect();
         assert_eq!(launches, [(12.0, 80), (14.0, 10), (101.0, 7)]);
     }
@@ -377,10 +346,8 @@ mod tests {
         totals.add(0, 12.0, &of(12, &[(1, 150), (2, 9)]));
         totals.add(1, 100.0, &of(5, &[(1, 1_000)]));
         totals.add(1, 101.0, &of(6, &[(1, 1_007)]));
-        let (processes, timeline) = totals.finish(&[]);
-        let rows: Vec<_> =
-            processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
-        assert_eq!(rows, [(1, 57, 3.0)]);
+        let (activities, timeline) = totals.finish(&[]);
+        assert_eq!(rows(activities).1, [(1, 57, 3.0)]);
         let launches: Vec<_> = timeline.iter().map(|own| own.launches).collect();
         assert_eq!(launches, [50, 7]);
         let mut totals = Totals::default();
@@ -388,9 +355,9 @@ mod tests {
         totals.add(0, 14.0, &of(14, &[(1, 40)]));
         totals.add(1, 9.0, &of(9, &[(1, 0)]));
         totals.add(1, 14.0, &of(14, &[(1, 50)]));
-        let (processes, _) = totals.finish(&[]);
-        assert_eq!(processes.processes[0].launches, 50, "of runs at the same time, the longer one");
-        assert_eq!(processes.window_seconds, Some(5.0), "time of two runs counts once");
+        let (seconds, rows) = rows(totals.finish(&[]).0);
+        assert_eq!(rows[0].1, 50, "of runs at the same time, the longer one");
+        assert_eq!(seconds, 5.0, "time of two runs counts once");
     }
 
     #[test]
