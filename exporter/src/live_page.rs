@@ -12,7 +12,8 @@ use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 
-pub use processes::{Parts, ProcessRow, Processes};
+pub use crate::time_shares::Parts;
+pub use processes::{ProcessRow, Processes};
 pub(crate) use view::View;
 
 use crate::flights::FlightFile;

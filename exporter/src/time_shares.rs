@@ -3,6 +3,8 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
 /// The kind of a thread's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,23 +126,38 @@ impl Part {
     }
 }
 
-/// The time of all dispatcher threads of a process, by [`Part`].
+/// The time of all dispatcher threads of a process by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Shares([u64; Part::COUNT]);
+pub struct Parts([u64; Part::COUNT]);
 
-impl From<&TimeAccount> for Shares {
+impl From<&TimeAccount> for Parts {
     fn from(time: &TimeAccount) -> Self {
-        let mut shares = Self::default();
+        let mut parts = Self::default();
         for &phase in Phase::ALL {
             for state in State::all() {
-                shares.0[Part::of(phase, state) as usize] += time.at(phase, state).0;
+                parts.0[Part::of(phase, state) as usize] += time.at(phase, state).0;
             }
         }
-        shares
+        parts
     }
 }
 
-impl Shares {
+impl Serialize for Parts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(Part::COUNT))?;
+        for (part, seconds) in self.seconds() {
+            map.serialize_entry(part.key(), &seconds)?;
+        }
+        map.end()
+    }
+}
+
+impl Parts {
+    /// Each part with its seconds, in the order of a bar.
+    pub(crate) fn seconds(&self) -> impl Iterator<Item = (Part, f64)> {
+        Part::ALL.into_iter().map(|part| (part, self.of(part).as_secs_f64()))
+    }
+
     pub(crate) const fn of(&self, part: Part) -> Nanos {
         Nanos(self.0[part as usize])
     }

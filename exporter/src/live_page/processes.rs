@@ -2,10 +2,9 @@
 
 use gpucause_abi::Nanos;
 use gpucause_engine::activity::{Activities, Activity};
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::time_shares::{Part, Shares};
+use crate::time_shares::Parts;
 use gpucause_investigations::untrusted_text::line;
 
 /// The processes that make traced calls.
@@ -57,33 +56,12 @@ pub struct ProcessRow {
     pub parts: Parts,
 }
 
-/// The time of dispatcher threads by part, which add up to it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parts(pub(crate) Shares);
-
-impl Parts {
-    /// Each part with its seconds, in the order of a bar.
-    pub(crate) fn seconds(&self) -> impl Iterator<Item = (Part, f64)> {
-        Part::ALL.into_iter().map(|part| (part, self.0.of(part).as_secs_f64()))
-    }
-}
-
-impl Serialize for Parts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(Part::COUNT))?;
-        for (part, seconds) in self.seconds() {
-            map.serialize_entry(part.key(), &seconds)?;
-        }
-        map.end()
-    }
-}
-
 impl ProcessRow {
     /// Makes a row of the activity of a process.
     pub(crate) fn of(own: &Activity) -> Self {
         let (p50, p99) = (own.warm.quantile(0.5), own.warm.quantile(0.99));
         let spread = p50.zip(p99).filter(|(p50, _)| p50.0 > 0);
-        let shares = Shares::from(&own.time);
+        let parts = Parts::from(&own.time);
         Self {
             pid: own.pid.0,
             comm: line(&own.comm.to_text()),
@@ -95,11 +73,22 @@ impl ProcessRow {
             p50_seconds: p50.map(Nanos::as_secs_f64),
             p99_seconds: p99.map(Nanos::as_secs_f64),
             spread: spread.map(|(p50, p99)| p99.0 as f64 / p50.0 as f64),
-            dispatcher_seconds: shares.total().as_secs_f64(),
-            lost_seconds: shares.lost_time().as_secs_f64(),
-            lost_share: shares.lost(),
-            parts: Parts(shares),
+            dispatcher_seconds: parts.total().as_secs_f64(),
+            lost_seconds: parts.lost_time().as_secs_f64(),
+            lost_share: parts.lost(),
+            parts,
         }
+    }
+
+    /// Adds another process. Percentiles do not add up.
+    pub(crate) fn absorb(&mut self, other: &Self) {
+        self.launches += other.launches;
+        self.launches_per_second += other.launches_per_second;
+        (self.timed_share, self.p50_seconds, self.p99_seconds, self.spread) = Default::default();
+        self.parts.add(&other.parts);
+        self.dispatcher_seconds = self.parts.total().as_secs_f64();
+        self.lost_seconds = self.parts.lost_time().as_secs_f64();
+        self.lost_share = self.parts.lost();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The columns of the table: the same on a screen and in plain text.
 
-use gpucause_engine::quantity::{bytes, duration, percent, rate, ratio};
+use gpucause_engine::quantity::{bytes, duration, percent, rate, ratio, time};
 
 use super::model::Row;
 use crate::time_shares::Part;
@@ -79,14 +79,14 @@ impl Column {
     /// The content of a cell; a bar as letters, `cells` wide.
     pub(super) fn text(self, row: &Row, cells: usize) -> String {
         match self {
-            Self::Pid => row.pid.to_string(),
-            Self::Comm => row.comm.clone(),
-            Self::Rate => rate(row.launches_per_second),
-            Self::P50 => duration(row.p50),
-            Self::P99 => duration(row.p99),
-            Self::Spread => ratio(row.spread()),
-            Self::Lost => percent(row.shares.lost()),
-            Self::Bar => row.shares.cells(cells).into_iter().map(Part::letter).collect(),
+            Self::Pid => row.numbers.pid.to_string(),
+            Self::Comm => row.numbers.comm.clone(),
+            Self::Rate => rate(row.numbers.launches_per_second),
+            Self::P50 => time(row.numbers.p50_seconds),
+            Self::P99 => time(row.numbers.p99_seconds),
+            Self::Spread => ratio(row.numbers.spread),
+            Self::Lost => percent(row.numbers.lost_share),
+            Self::Bar => row.numbers.parts.cells(cells).into_iter().map(Part::letter).collect(),
             Self::Memory => memory(row),
             Self::Culprit => culprit(row),
             Self::InFlight => in_flight(row),
@@ -138,7 +138,7 @@ pub(super) fn culprit(row: &Row) -> String {
 /// The oldest call in flight, or that the process has exited.
 pub(super) fn in_flight(row: &Row) -> String {
     match row.in_flight {
-        _ if row.has_ended => "exited".into(),
+        _ if row.numbers.has_ended => "exited".into(),
         Some((op, age)) => format!("{} {op}", duration(Some(age))),
         None => "-".into(),
     }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, OpId};
-use gpucause_abi::snapshot::{CallKind, ProcessSnapshot};
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::Activity;
 use gpucause_observe::observation::Observation;
 
-use crate::time_shares::{Part, Shares};
+use crate::live_page::ProcessRow;
 use gpucause_investigations::untrusted_text::line;
 
 pub(super) use waits::Wait;
@@ -60,16 +60,8 @@ impl View {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) id: ProcId,
-    pub(super) pid: Tgid,
-    pub(super) comm: String,
-    /// It ended in this interval.
-    pub(super) has_ended: bool,
-    pub(super) launches_per_second: f64,
-    /// Median and 99th percentile of warm launches.
-    pub(super) p50: Option<Nanos>,
-    pub(super) p99: Option<Nanos>,
-    /// Where the time of the threads that make calls went.
-    pub(super) shares: Shares,
+    /// The numbers that the live page has, too.
+    pub(super) numbers: ProcessRow,
     /// The largest stall: for whom it waited most while that cost time, and the share of the threads' time.
     pub(super) culprit: Option<(Wait, f64)>,
     pub(super) live_bytes: u64,
@@ -84,14 +76,6 @@ pub(super) struct Row {
     pub(super) gaps: Histogram,
     /// Facts such as the user and the executable, by name; only those that are known.
     pub(super) facts: Vec<(&'static str, String)>,
-}
-
-impl Row {
-    /// How many times the median the 99th percentile of launches is.
-    pub(super) fn spread(&self) -> Option<f64> {
-        let (p50, p99) = (self.p50?, self.p99?);
-        (p50.0 > 0).then(|| p99.0 as f64 / p50.0 as f64)
-    }
 }
 
 /// The calls of one op.
@@ -130,7 +114,7 @@ impl Intervals {
                 row
             }));
             collapse_ended(&mut view.rows);
-            view.rows.sort_by_key(|row| (row.pid, row.id));
+            view.rows.sort_by_key(|row| (row.numbers.pid, row.id));
         }
         self.previous = Some(observation);
         view
@@ -140,27 +124,26 @@ impl Intervals {
 /// Collapses the processes that ended in the interval into one row, since nobody can act on them. It has the PID and the details of
 /// the one that lost most.
 fn collapse_ended(rows: &mut Vec<Row>) {
-    let (mut ended, live): (Vec<_>, Vec<_>) = rows.drain(..).partition(|row| row.has_ended);
+    let (mut ended, live): (Vec<_>, Vec<_>) = rows.drain(..).partition(|row| row.numbers.has_ended);
     *rows = live;
-    ended.sort_by_key(|row| (std::cmp::Reverse(row.shares.lost_time()), row.pid));
+    ended.sort_by(|Row { numbers: a, .. }, Row { numbers: b, .. }| {
+        b.lost_seconds.total_cmp(&a.lost_seconds).then(a.pid.cmp(&b.pid))
+    });
     let count = ended.len();
     let mut ended = ended.into_iter();
     let Some(mut all) = ended.next() else { return };
     for row in ended {
-        all.shares.add(&row.shares);
-        all.launches_per_second += row.launches_per_second;
+        all.numbers.absorb(&row.numbers);
         all.live_bytes = all.live_bytes.saturating_add(row.live_bytes);
-        (all.p50, all.p99) = (None, None);
     }
     if count > 1 {
-        all.comm = format!("{count} exited");
+        all.numbers.comm = format!("{count} exited");
     }
     rows.push(all);
 }
 
 fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, window: (Nanos, Nanos)) -> Row {
-    let activity = Activity::between(before, now, window);
-    let shares = Shares::from(&activity.time);
+    let numbers = ProcessRow::of(&Activity::between(before, now, window));
     let (preempted_by, blocked_on) = waits::between(before, now);
     let in_flight = now
         .dispatchers
@@ -170,17 +153,11 @@ fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, window: (Nanos, 
         .max_by_key(|&(_, age)| age);
     Row {
         id: now.id,
-        pid: now.tgid,
-        comm: line(&now.comm.to_text()),
-        has_ended: activity.has_ended,
-        launches_per_second: activity.launches_per_second(),
-        p50: activity.warm.quantile(0.5),
-        p99: activity.warm.quantile(0.99),
-        culprit: waits::worst(&shares, &preempted_by, &blocked_on),
-        shares,
+        culprit: waits::worst(&numbers.parts, &preempted_by, &blocked_on),
+        numbers,
         live_bytes: now.memory.live(),
         in_flight,
-        ops: ops(&calls(now, before), now, before),
+        ops: ops(now, before),
         preempted_by,
         blocked_on,
         gaps: before.map_or_else(
@@ -191,32 +168,18 @@ fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, window: (Nanos, 
     }
 }
 
-/// Calls of an interval; none without a call.
-type Calls = BTreeMap<CallKind, Histogram>;
-
-fn calls(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Calls {
-    let mut calls = Calls::new();
-    for call in &now.calls {
-        let earlier = before
-            .and_then(|before| before.calls.iter().find(|earlier| earlier.kind() == call.kind()));
-        let durations = earlier.map_or_else(
-            || call.durations.clone(),
-            |earlier| call.durations.since(&earlier.durations),
-        );
-        if durations.count() > 0 {
-            calls.insert(call.kind(), durations);
-        }
-    }
-    calls
-}
-
-fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {
+fn ops(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {
     let stalled = |process: &ProcessSnapshot, id| {
         process.stalls.iter().filter(|stall| stall.op == id).map(|stall| stall.calls).sum::<u64>()
     };
+    let earlier = before.map(ProcessSnapshot::calls_by_op).unwrap_or_default();
     let mut by_op: BTreeMap<OpId, [Histogram; 2]> = BTreeMap::new();
-    for (&(id, cold, _), durations) in calls {
-        by_op.entry(id).or_default()[usize::from(cold)].merge(durations);
+    for (id, cold, durations) in now.calls_by_op() {
+        let known = earlier.iter().find(|own| (own.0, own.1) == (id, cold));
+        let added = known.map_or_else(|| durations.clone(), |own| durations.since(&own.2));
+        if added.count() > 0 {
+            by_op.entry(id).or_default()[usize::from(cold)] = added;
+        }
     }
     let row = |(id, [warm, cold]): (OpId, [Histogram; 2])| {
         let op = id.op()?;

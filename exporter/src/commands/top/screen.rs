@@ -194,7 +194,7 @@ fn line_of(
 }
 
 fn bar(row: &Row, cells: usize, appearance: &Appearance) -> Vec<Span<'static>> {
-    let parts = row.shares.cells(cells);
+    let parts = row.numbers.parts.cells(cells);
     let runs = parts.chunk_by(|a, b| a == b);
     let spans = runs.filter_map(|run| {
         let part = *run.first()?;
@@ -208,7 +208,8 @@ fn bar(row: &Row, cells: usize, appearance: &Appearance) -> Vec<Span<'static>> {
 fn foot(context: &DrawContext<'_>, cells: u16) -> Vec<Line<'static>> {
     let cells = usize::from(cells);
     let chosen = selected(context).map_or_else(Default::default, |row| {
-        let stall = format!("{} {}: stall {}", row.pid, row.comm, column::culprit(row));
+        let (pid, comm) = (row.numbers.pid, &row.numbers.comm);
+        let stall = format!("{pid} {comm}: stall {}", column::culprit(row));
         let (memory, oldest) = (column::memory(row), column::in_flight(row));
         (stall, format!("GPU memory {memory} since observed; oldest call {oldest}"))
     });

@@ -63,14 +63,14 @@ impl Sort {
         let order = match self {
             // By time and not by share: a process that made one call and ended lost little, however large a part of its own time.
             // Rounded, so that invisible differences do not reorder rows.
-            Self::Lost => numbers(|row| (row.shares.lost_time().as_secs_f64() * 100.0).round()),
-            Self::Rate => numbers(|row| row.launches_per_second),
-            Self::P99 => b.p99.cmp(&a.p99),
-            Self::Spread => numbers(|row| row.spread().unwrap_or(-1.0)),
+            Self::Lost => numbers(|row| (row.numbers.lost_seconds * 100.0).round()),
+            Self::Rate => numbers(|row| row.numbers.launches_per_second),
+            Self::P99 => numbers(|row| row.numbers.p99_seconds.unwrap_or(-1.0)),
+            Self::Spread => numbers(|row| row.numbers.spread.unwrap_or(-1.0)),
             Self::Memory => b.live_bytes.cmp(&a.live_bytes),
             Self::Pid => Ordering::Equal,
         };
-        order.then_with(|| (a.pid, a.id).cmp(&(b.pid, b.id)))
+        order.then_with(|| (a.numbers.pid, a.id).cmp(&(b.numbers.pid, b.id)))
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn pids(rows: &[Row]) -> Vec<u32> {
-        rows.iter().map(|row| row.pid.0).collect()
+        rows.iter().map(|row| row.numbers.pid).collect()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use gpucause_observe::clock::WallClock;
 
 use super::*;
+use crate::time_shares::Part;
 use gpucause_abi::Tid;
 use gpucause_abi::hist::slot_of;
 use gpucause_abi::op::op_of_symbol;
@@ -155,13 +156,14 @@ pub(in super::super) fn rows() -> Vec<Row> {
 fn a_row_shows_only_what_happened_between_the_observations() {
     let rows = rows();
     let [healthy, starved] = &rows[..] else { panic!("{rows:?}") };
-    assert!((healthy.launches_per_second - 1000.0).abs() < 1e-9, "no cold launch was made");
-    assert!((starved.launches_per_second - 500.0).abs() < 1e-9);
-    assert!(healthy.spread().unwrap() < 1.1 && starved.spread().unwrap() > 30.0);
-    assert_eq!(healthy.shares.total(), Nanos(2 * SECOND));
-    assert_eq!(healthy.shares.of(Part::Gpu), Nanos(2 * 880_000_000), "blocked or polling in sync");
-    assert_eq!(healthy.shares.lost(), Some(0.02));
-    assert_eq!(starved.shares.lost(), Some(0.5));
+    assert!((healthy.numbers.launches_per_second - 1000.0).abs() < 1e-9, "no cold launch was made");
+    assert!((starved.numbers.launches_per_second - 500.0).abs() < 1e-9);
+    assert!(healthy.numbers.spread.unwrap() < 1.1 && starved.numbers.spread.unwrap() > 30.0);
+    assert_eq!(healthy.numbers.dispatcher_seconds, 2.0);
+    let gpu = healthy.numbers.parts.of(Part::Gpu);
+    assert_eq!(gpu, Nanos(2 * 880_000_000), "blocked or polling in sync");
+    assert_eq!(healthy.numbers.lost_share, Some(0.02));
+    assert_eq!(starved.numbers.lost_share, Some(0.5));
     assert_eq!(healthy.live_bytes, 2 << 30);
     assert_eq!(healthy.in_flight, Some(("cudaStreamSynchronize", Nanos(1_200_000))));
     assert_eq!(healthy.gaps.count(), 2000);
@@ -215,7 +217,7 @@ fn another_blocker_is_the_culprit_where_no_time_is_lost() {
         ..process(1, "server")
     };
     let rows = |lock| between(vec![], 1, vec![idle(lock)]);
-    assert_eq!(rows(0)[0].shares.lost(), Some(0.0));
+    assert_eq!(rows(0)[0].numbers.lost_share, Some(0.0));
     assert_eq!(rows(0)[0].culprit.clone().unwrap().0.name, "client");
     assert_eq!(rows(100)[0].culprit.clone().unwrap().0.name, "holder");
 }
@@ -249,9 +251,10 @@ fn an_interval_without_length_or_without_calls_has_rows_of_nothing() {
     for seconds in [0, 5] {
         let rows = between(vec![starved(1)], seconds, vec![starved(1)]);
         let [row] = &rows[..] else { panic!("{rows:?}") };
-        assert!(row.launches_per_second.abs() < f64::EPSILON);
-        assert_eq!((row.p50, row.p99, row.spread()), (None, None, None));
-        assert_eq!((row.shares.lost(), row.shares.cells(20)), (None, Vec::new()));
+        assert!(row.numbers.launches_per_second.abs() < f64::EPSILON);
+        let ProcessRow { p50_seconds, p99_seconds, spread, lost_share, parts, .. } = row.numbers;
+        assert_eq!((p50_seconds, p99_seconds, spread), (None, None, None));
+        assert_eq!((lost_share, parts.cells(20)), (None, Vec::new()));
         assert_eq!((row.culprit.clone(), row.ops.len()), (None, 0));
     }
 }
@@ -259,8 +262,8 @@ fn an_interval_without_length_or_without_calls_has_rows_of_nothing() {
 #[test]
 fn counters_that_decrease_count_as_nothing() {
     let rows = between(vec![starved(3)], 1, vec![starved(1)]);
-    assert!(rows[0].launches_per_second.abs() < f64::EPSILON);
-    assert_eq!(rows[0].shares.total(), Nanos(0));
+    assert!(rows[0].numbers.launches_per_second.abs() < f64::EPSILON);
+    assert_eq!(rows[0].numbers.dispatcher_seconds, 0.0);
     assert!(rows[0].preempted_by.is_empty());
 }
 
@@ -269,7 +272,10 @@ fn a_process_that_appears_counts_from_its_beginning() {
     let late = ProcessSnapshot { first_seen: Nanos(11 * SECOND + SECOND / 2), ..starved(1) };
     let rows = between(vec![healthy(1)], 2, vec![healthy(1), late]);
     assert_eq!(rows.len(), 2);
-    assert!((rows[1].launches_per_second - 1000.0).abs() < 1e-9, "500 launches in half a second");
+    assert!(
+        (rows[1].numbers.launches_per_second - 1000.0).abs() < 1e-9,
+        "500 launches in half a second"
+    );
 }
 
 #[test]
@@ -278,8 +284,11 @@ fn a_process_that_ends_is_shown_once_more_and_then_not() {
     let ended = || ProcessSnapshot { ended: Some(Nanos(11 * SECOND)), ..starved(2) };
     intervals.next(observation(10 * SECOND, vec![starved(1)]), None);
     let view = intervals.next(observation(12 * SECOND, vec![ended()]), None);
-    assert!(view.rows[0].has_ended);
-    assert!((view.rows[0].launches_per_second - 500.0).abs() < 1e-9, "500 in its last second");
+    assert!(view.rows[0].numbers.has_ended);
+    assert!(
+        (view.rows[0].numbers.launches_per_second - 500.0).abs() < 1e-9,
+        "500 in its last second"
+    );
     assert!(intervals.next(observation(14 * SECOND, vec![ended()]), None).rows.is_empty());
     assert!(intervals.next(observation(16 * SECOND, vec![]), None).rows.is_empty());
 }
@@ -292,7 +301,7 @@ fn only_processes_that_make_calls_and_are_selected_have_rows() {
     intervals.next(observation(SECOND, all()), None);
     assert_eq!(intervals.next(observation(2 * SECOND, all()), None).rows.len(), 2);
     let one = intervals.next(observation(3 * SECOND, all()), Some(Tgid(4243)));
-    assert_eq!(one.rows.iter().map(|row| row.pid.0).collect::<Vec<_>>(), [4243]);
+    assert_eq!(one.rows.iter().map(|row| row.numbers.pid).collect::<Vec<_>>(), [4243]);
 }
 
 #[test]
@@ -300,7 +309,7 @@ fn hostile_names_cannot_move_the_cursor_or_turn_the_line() {
     let name = "\u{1b}[2J\u{202e}evil\n\u{200b}";
     let hostile = ProcessSnapshot { comm: comm(name), ..starved(1) };
     let rows = between(vec![], 1, vec![hostile]);
-    assert_eq!(rows[0].comm, "?[2J?evil??");
+    assert_eq!(rows[0].numbers.comm, "?[2J?evil??");
 }
 
 #[test]
@@ -310,12 +319,12 @@ fn launches_are_counted_in_the_layer_that_makes_them() {
     let nested = CallSnapshot { nested: true, ..calls("cuLaunchKernel", false, &[(5_000, 101)]) };
     let row = |calls: &[CallSnapshot]| {
         let process = ProcessSnapshot { calls: calls.to_vec(), ..process(1, "x") };
-        between(vec![], 1, vec![process]).remove(0)
+        between(vec![], 1, vec![process]).remove(0).numbers
     };
     let of_runtime = row(&[runtime.clone(), nested.clone()]);
-    assert!(of_runtime.p50.unwrap() >= Nanos(9_000), "the driver's launches are the runtime's");
+    assert!(of_runtime.p50_seconds.unwrap() >= 9e-6, "the driver's launches are the runtime's");
     let of_both = row(&[runtime, nested, direct]);
-    assert!(of_both.p50.unwrap() < Nanos(6_000), "most are the driver's own");
+    assert!(of_both.p50_seconds.unwrap() < 6e-6, "most are the driver's own");
     let ratio = of_both.launches_per_second / of_runtime.launches_per_second;
     assert!((ratio - 10.0).abs() < 1e-9, "{ratio}");
 }
@@ -325,10 +334,11 @@ fn launches_of_graphs_count_and_have_quantiles_where_there_are_no_others() {
     let graphs = calls("cudaGraphLaunch", false, &[(50_000, 10)]);
     let process = ProcessSnapshot { calls: vec![graphs], ..process(1, "x") };
     let rows = between(vec![], 10, vec![process.clone()]);
-    assert!(rows[0].launches_per_second > 0.0 && rows[0].p50.unwrap() >= Nanos(50_000));
+    let own = &rows[0].numbers;
+    assert!(own.launches_per_second > 0.0 && own.p50_seconds.unwrap() >= 50e-6);
     let kernels = calls("cudaLaunchKernel", false, &[(5_000, 10)]);
     let both = ProcessSnapshot { calls: [process.calls, vec![kernels]].concat(), ..process };
-    assert!(between(vec![], 10, vec![both])[0].p99.unwrap() < Nanos(6_000));
+    assert!(between(vec![], 10, vec![both])[0].numbers.p99_seconds.unwrap() < 6e-6);
 }
 
 #[test]
@@ -356,7 +366,7 @@ fn time_is_lost_without_a_cpu_or_behind_locks_disks_and_pages_outside_of_sync_an
 fn a_bar_has_the_given_number_of_cells_and_is_divided_as_the_time_is() {
     let rows = rows();
     let letters = |row: &Row, cells| {
-        row.shares.cells(cells).into_iter().map(Part::letter).collect::<String>()
+        row.numbers.parts.cells(cells).into_iter().map(Part::letter).collect::<String>()
     };
     assert_eq!(letters(&rows[1], 20), "llllllllllPPPPPPPPPP");
     assert_eq!(letters(&rows[0], 25), "hhl......................".to_owned());
@@ -371,8 +381,8 @@ fn processes_that_ended_are_one_row_and_rank_below_what_lost_more_seconds() {
     let live = rows.len();
     let brief = |pid: u32| {
         let mut row = rows[0].clone();
-        (row.id, row.pid, row.has_ended) = (ProcId(pid), Tgid(pid), true);
-        row.shares = Shares::default();
+        (row.id, row.numbers.pid, row.numbers.has_ended) = (ProcId(pid), pid, true);
+        (row.numbers.parts, row.numbers.lost_seconds) = Default::default();
         row
     };
     let ended: Vec<Row> = (1..=22).map(brief).collect();
@@ -381,5 +391,5 @@ fn processes_that_ended_are_one_row_and_rank_below_what_lost_more_seconds() {
     super::super::state::State::default().arrange(&mut rows);
     assert_eq!(rows.len(), live + 1);
     let last = rows.last().unwrap();
-    assert_eq!((&*last.comm, last.has_ended), ("22 exited", true));
+    assert_eq!((&*last.numbers.comm, last.numbers.has_ended), ("22 exited", true));
 }

@@ -9,7 +9,7 @@ use gpucause_observe::wait_names::task_name;
 
 use gpucause_investigations::untrusted_text::line;
 
-use super::{Part, Shares};
+use crate::time_shares::{Part, Parts};
 
 /// Time waited for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,12 +101,12 @@ pub(super) fn between(
 /// that of waits for a worker. Where there is hardly any, of the time that was blocked otherwise, which idle programs have too. A
 /// wait counts up to the time that was blocked for its reason outside of calls that wait for the GPU.
 pub(super) fn worst(
-    shares: &Shares,
+    parts: &Parts,
     preempted_by: &[Wait],
     blocked_on: &[Wait],
 ) -> Option<(Wait, f64)> {
-    let harm = |wait: &Wait| wait.time.min(shares.of(Part::blocked(wait.reason)));
-    let total = shares.total().0;
+    let harm = |wait: &Wait| wait.time.min(parts.of(Part::blocked(wait.reason)));
+    let total = parts.total().0;
     let costs = |wait: &Wait| {
         (Part::blocked(wait.reason).is_lost() || wait.is_worker) && harm(wait).0 >= total / 100
     };

@@ -20,7 +20,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, row: &Row, elapsed: Nanos)
     let [title, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
     let facts: Vec<String> =
         row.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
-    let about = format!("{} {}  {}", row.pid, row.comm, facts.join("  "));
+    let about = format!("{} {}  {}", row.numbers.pid, row.numbers.comm, facts.join("  "));
     frame.render_widget(Paragraph::new(vec![Line::default(), Line::styled(about, BOLD)]), title);
     if area.width >= OPS_WIDTH + 30 {
         let halves = [Constraint::Length(OPS_WIDTH), Constraint::Length(2), Constraint::Min(0)];

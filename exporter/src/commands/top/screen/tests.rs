@@ -106,7 +106,7 @@ fn the_smallest_usual_terminal_has_who_ended_the_waits_and_the_whole_stall() {
     let mut many = view();
     for n in 0..20 {
         let mut row = many.rows[0].clone();
-        (row.id.0, row.pid.0) = (100 + n, 5000 + n);
+        (row.id.0, row.numbers.pid) = (100 + n, 5000 + n);
         many.rows.push(row);
     }
     let screen = screen((80, 24), many, &[Action::Down, Action::Detail]);
@@ -136,7 +136,7 @@ fn any_size_can_be_drawn() {
         for n in 0..60 {
             let mut row = view.rows[0].clone();
             row.id.0 = 100 + n;
-            row.comm = "\u{8a13}\u{7df4}\u{5668}\u{1f525}\u{301}".into();
+            row.numbers.comm = "\u{8a13}\u{7df4}\u{5668}\u{1f525}\u{301}".into();
             view.rows.push(row);
         }
         view
@@ -157,7 +157,7 @@ fn the_selected_row_is_in_sight_however_many_there_are() {
     let mut many = view();
     for n in 0..60 {
         let mut row = many.rows[0].clone();
-        (row.id.0, row.pid.0) = (100 + n, 5000 + n);
+        (row.id.0, row.numbers.pid) = (100 + n, 5000 + n);
         many.rows.push(row);
     }
     let screen = screen((80, 12), many, &[Action::Last]);
