@@ -3,6 +3,7 @@
 mod fleet;
 pub mod html;
 pub mod markdown;
+mod print;
 mod recorded;
 mod report;
 mod tables;
@@ -22,8 +23,7 @@ pub use report::{
     BetweenLine, CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report,
     SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
-pub use tables::render_report;
-pub use text::{render, render_chain};
+pub use text::{render, render_chain, render_report};
 
 /// Causal chains and observation of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use gpucause_engine::chain::{Chain, Severity};
+use gpucause_engine::chain::{Chain, Severity, Victim};
 use gpucause_engine::utc::utc;
 
 use crate::amounts::{amounts, losses, plain};
@@ -114,18 +114,8 @@ pub fn chain(
         victim.pid,
         Text(&chain.sentence)
     )?;
-    writeln!(out, "<dt>Culprit</dt><dd>{}</dd>", Text(&culprit(chain)))?;
-    writeln!(
-        out,
-        "<dt>Victim</dt><dd>{} ({}), thread {}</dd>",
-        Text(&victim.comm),
-        Text(&victim.place.describe(victim.pid)),
-        victim.tid
-    )?;
-    let (share, taken) = amounts(chain, periods.time, utc);
-    writeln!(out, "<dt>Time</dt><dd>{taken}; {share}</dd>")?;
-    if !chain.losses.is_empty() {
-        writeln!(out, "<dt>Lost to</dt><dd>{}</dd>", Text(&losses(chain)))?;
+    for (name, value) in facts(chain, periods.time) {
+        writeln!(out, "<dt>{name}</dt><dd>{}</dd>", Text(&value))?;
     }
     writeln!(out, "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>", Fix(&chain.fix))?;
     writeln!(
@@ -161,8 +151,23 @@ fn details(out: &mut dyn Write, chain: &Chain, path: PathDetails) -> fmt::Result
     writeln!(out, "</tbody></table>\n<p>Chain <code>{id}</code></p></details>")
 }
 
+/// Who, how long and by whom, by name.
+pub(crate) fn facts(chain: &Chain, period: (f64, f64)) -> Vec<(&'static str, String)> {
+    let Victim { pid, tid, comm, place, .. } = &chain.victim;
+    let (share, taken) = amounts(chain, period, |at| format!("{} UTC", utc(at, true)));
+    let mut facts = vec![
+        ("Culprit", culprit(chain)),
+        ("Victim", format!("{comm} ({}), thread {tid}", place.describe(*pid))),
+        ("Time", format!("{taken}; {share}")),
+    ];
+    if !chain.losses.is_empty() {
+        facts.push(("Lost to", losses(chain)));
+    }
+    facts
+}
+
 /// Who caused it, with PID and unit or pod.
-pub(crate) fn culprit(chain: &Chain) -> String {
+fn culprit(chain: &Chain) -> String {
     match chain.culprit.as_ref().zip(chain.place_of_culprit()) {
         Some((own, place)) => format!("{} ({place})", own.comm),
         None if chain.cause.is_of_the_program() => "the program itself".to_owned(),

@@ -180,7 +180,7 @@ fn a_report_is_one_html_file_which_overwrites_no_other() {
     let (code, output) = outcome(&explain);
     assert_eq!((code, output), (Some(0), format!("wrote {}\n", report.display())));
     let html = std::fs::read_to_string(&report).unwrap();
-    for expected in ["<style>", "Root cause", "lock_wait", "<caption>Calls</caption>"] {
+    for expected in ["<style>", "Root cause", "lock_wait", "<caption>Calls, and"] {
         assert!(html.contains(expected), "{expected} is not in {html}");
     }
     assert!(!html.contains("<script") && !html.contains("http://"), "{html}");

@@ -66,7 +66,7 @@ mod tests {
     use gpucause_engine::observation::Period;
 
     use super::*;
-    use crate::explain::render_report;
+    use crate::explain::{markdown, render_report};
     use crate::fleet::ClockOffset;
     use crate::node::AskError;
     use std::collections::BTreeMap;
@@ -128,6 +128,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
+        assert!(
+            markdown::of(&report).contains("\n- **Clock:** the clock of http://a:1 is 5.000 s")
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["failures"][0]["url"], "http://b:1");
         assert_eq!(json["outcome"], "not_observed", "of a node that is silent nothing is known");

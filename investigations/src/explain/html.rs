@@ -1,198 +1,111 @@
 //! The report as one HTML file without anything beside it, for a ticket.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Write as _};
 
-use gpucause_engine::quantity;
-use gpucause_engine::utc::utc;
+use gpucause_engine::chain::Chain;
 
-use super::text::nothing_found;
-use super::{CallLine, Incident, ProcessLoss, Recorded, Report, WaitLine};
-pub(super) use crate::html::culprit;
-use crate::html::{PathDetails, Periods, STYLE, Text, badge, chain, time};
+use super::print::{self, Printer};
+use super::tables::{MOST_ROWS, Table};
+use super::{Incident, Report, TimelineEntry};
+use crate::html::{self, PathDetails, Periods, STYLE, Text, time};
 
-/// Rows of each table of a trace file; JSON has all.
-const MAX_ROWS: usize = 20;
-/// Stacks of a trace file.
-const MAX_STACKS: usize = 5;
 /// The file loads nothing, and runs nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The report.
 pub fn of(report: &Report) -> String {
-    document(&report.title(), |out| {
-        if let Some(file) = &report.file {
-            write!(out, "<p>{}, {} events", Text(&file.format), file.events)?;
-            match file.lost_events {
-                Some(lost) => writeln!(out, ", {lost} lost.</p>")?,
-                None => out.write_str(".</p>\n")?,
-            }
-            if file.is_sample {
-                out.write_str(
-                    "<p>Some percentiles are of a sample: not every event is stored.</p>\n",
-                )?;
-            }
-        }
-        for (what, text) in report.notes() {
-            writeln!(out, "<p class=\"problem\">{what}{}</p>", Text(text))?;
-        }
-        for node in &report.nodes {
-            section(out, &node.incident)?;
-            if let Some(tables) = &node.recorded {
-                recorded(out, tables)?;
-            }
-        }
-        Ok(())
-    })
-}
-
-fn document(title: &str, body: impl FnOnce(&mut String) -> fmt::Result) -> String {
-    let mut out = String::with_capacity(32 << 10);
-    let title = Text(title);
+    let mut page = Page(String::with_capacity(32 << 10));
     // Writing to a String cannot fail.
-    let _ = write!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>gpucause: {title}</title>\n<style>\n{STYLE}</style></head>\n\
-         <body>\n<header><h1>Why was the GPU not fed? {title}</h1></header>\n<main>\n"
-    );
-    let _ = body(&mut out);
-    out.push_str("</main>\n</body>\n</html>\n");
-    out
+    let _ = page.write(report);
+    page.0
 }
 
-fn section(out: &mut String, incident: &Incident) -> fmt::Result {
-    writeln!(out, "<section><h2>{}</h2>", Text(&incident.node))?;
-    for text in incident.observation.lines() {
-        writeln!(out, "<p>{}</p>", Text(&text))?;
-    }
-    if let Some(what) = incident.not_shown() {
-        writeln!(out, "<p>Not shown: {what}</p>")?;
-    }
-    if incident.root_cause.is_none() {
-        let mut text = String::new();
-        nothing_found(&mut text, &incident.node, incident)?;
-        return writeln!(out, "<p><strong>{}</strong></p></section>", Text(text.trim_end()));
-    }
-    let periods = Periods { severity: incident.period(), time: incident.period() };
-    for (heading, of, chains) in incident.sections() {
-        writeln!(out, "<h3>{heading}{}</h3>", Text(&of))?;
-        chains.iter().try_for_each(|own| chain(out, own, periods, PathDetails::Open))?;
-    }
-    out.write_str("<h3>Timeline</h3>\n<ol>\n")?;
-    for event in &incident.timeline {
-        writeln!(out, "<li>{} {}</li>", time(event.at), Text(&event.what))?;
-    }
-    out.write_str("</ol>\n")?;
-    table(
-        out,
-        ("Time that chains took from processes", "PID,Process,Chains,Taken,Lost,Severity,Worst"),
-        &incident.processes,
-        process,
-    )?;
-    out.write_str("</section>\n")
-}
+struct Page(String);
 
-fn process(out: &mut String, own: &ProcessLoss) -> fmt::Result {
-    let (cause, seconds) = own.worst;
-    write!(
-        out,
-        "<td>{}</td><td>{}</td><td>{}</td><td>{:.1} s</td><td>{:.1} s</td><td>{}</td><td>{cause} ({seconds:.1} s)</td>",
-        own.pid,
-        Text(&own.comm),
-        own.chains,
-        own.attributed_seconds,
-        own.lost_seconds,
-        badge(own.severity)
-    )
-}
-
-/// Writes the contents of a trace file other than chains.
-fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
-    out.write_str("<section>\n")?;
-    if let (Some(from), Some(until)) = (node.from, node.until) {
-        let (from, until, seconds) = (utc(from, true), utc(until, true), node.seconds);
-        writeln!(out, "<p>Events from {from} to {until} UTC; {seconds:.1} s were recorded.</p>")?;
-    }
-    for note in node.notes() {
-        writeln!(out, "<p>{note}</p>")?;
-    }
-    table(out, ("Calls", "PID,Process,Call,Count,Total,p50,p99,Longest"), &node.calls, call)?;
-    let waits = ("Waits off the CPU", "PID,Process,Reason,Count,Total,Longest");
-    table(out, waits, &node.waits, wait)?;
-    for stack in node.stacks.iter().take(MAX_STACKS) {
-        writeln!(
-            out,
-            "<details><summary>{} of {} (PID {}): {} calls from one stack, {}</summary><pre>",
-            Text(&stack.op),
-            Text(&stack.comm),
-            stack.pid,
-            stack.count,
-            quantity::time(Some(stack.sum_seconds))
+impl Page {
+    fn write(&mut self, report: &Report) -> fmt::Result {
+        let title = report.title();
+        let title = Text(&title);
+        write!(
+            self.0,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>gpucause: {title}</title>\n<style>\n{STYLE}</style></head>\n\
+             <body>\n<header><h1>Why was the GPU not fed? {title}</h1></header>\n<main>\n"
         )?;
-        stack.frames.iter().try_for_each(|frame| writeln!(out, "{}", Text(frame)))?;
-        out.write_str("</pre></details>\n")?;
+        print::report(report, true, self)?;
+        self.0.write_str("</main>\n</body>\n</html>\n")
     }
-    out.write_str("</section>\n")
 }
 
-fn call(out: &mut String, own: &CallLine) -> fmt::Result {
-    write!(
-        out,
-        "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-        own.pid,
-        Text(&own.comm),
-        Text(&match own.cold {
-            Some(true) => format!("{} (first launches)", own.op),
-            _ => own.op.clone(),
-        }),
-        own.count,
-        quantity::time(Some(own.sum_seconds)),
-        quantity::time(own.p50_seconds),
-        quantity::time(own.p99_seconds),
-        quantity::time(Some(own.max_seconds))
-    )
-}
+impl Printer for Page {
+    fn node(&mut self, incident: &Incident, _address: Option<&str>) -> fmt::Result {
+        writeln!(self.0, "<h2>{}</h2>", Text(&incident.node))
+    }
 
-fn wait(out: &mut String, own: &WaitLine) -> fmt::Result {
-    write!(
-        out,
-        "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-        own.pid,
-        Text(&own.comm),
-        Text(own.reason),
-        own.count,
-        quantity::time(Some(own.seconds)),
-        quantity::time(Some(own.max_seconds))
-    )
-}
+    fn line(&mut self, text: &str) -> fmt::Result {
+        writeln!(self.0, "<p>{}</p>", Text(text.trim_start()))
+    }
 
-fn table<T>(
-    out: &mut String,
-    (title, columns): (&str, &str),
-    rows: &[T],
-    row: impl Fn(&mut String, &T) -> fmt::Result,
-) -> fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
+    fn missing(&mut self, label: &str, text: &str) -> fmt::Result {
+        writeln!(self.0, "<p class=\"problem\">{label}: {}</p>", Text(text))
     }
-    write!(out, "<div class=\"scroll\"><table><caption>{title}</caption><thead><tr>")?;
-    for column in columns.split(',') {
-        write!(out, "<th scope=\"col\">{column}</th>")?;
+
+    fn verdict(&mut self, sentences: &[String]) -> fmt::Result {
+        writeln!(self.0, "<p><strong>{}</strong></p>", Text(&sentences.join(" ")))
     }
-    out.write_str("</tr></thead><tbody>\n")?;
-    for own in rows.iter().take(MAX_ROWS) {
-        out.write_str("<tr>")?;
-        row(out, own)?;
-        out.write_str("</tr>\n")?;
+
+    fn heading(&mut self, title: &str, about: &str) -> fmt::Result {
+        writeln!(self.0, "<h3>{title}{}</h3>", Text(about))
     }
-    out.write_str("</tbody></table></div>\n")?;
-    match rows.len().saturating_sub(MAX_ROWS) {
-        0 => Ok(()),
-        more => {
-            writeln!(
-                out,
-                "<p>{more} more are in the report of <code>explain --format json</code>.</p>"
-            )
+
+    fn chain(&mut self, chain: &Chain, period: (f64, f64)) -> fmt::Result {
+        let periods = Periods { severity: period, time: period };
+        html::chain(&mut self.0, chain, periods, PathDetails::Open)
+    }
+
+    fn timeline(&mut self, timeline: &[TimelineEntry]) -> fmt::Result {
+        self.0.write_str("<ol>\n")?;
+        for event in timeline {
+            writeln!(self.0, "<li>{} {}</li>", time(event.at), Text(&event.what))?;
+        }
+        self.0.write_str("</ol>\n")
+    }
+
+    fn table(&mut self, table: &Table) -> fmt::Result {
+        let (title, about) = (table.title, Text(&table.about));
+        write!(
+            self.0,
+            "<div class=\"scroll\"><table><caption>{title}{about}</caption><thead><tr>"
+        )?;
+        for (name, _) in table.columns {
+            write!(self.0, "<th scope=\"col\">{name}</th>")?;
+        }
+        self.0.write_str("</tr></thead><tbody>\n")?;
+        for (cells, _) in table.rows.iter().take(MOST_ROWS) {
+            self.0.write_str("<tr>")?;
+            cells
+                .iter()
+                .try_for_each(|cell| write!(self.0, "<td>{}</td>", Text(cell.trim_end())))?;
+            self.0.write_str("</tr>\n")?;
+        }
+        self.0.write_str("</tbody></table></div>\n")?;
+        self.more(table.rows.len().saturating_sub(MOST_ROWS))?;
+        table.footnote.map_or(Ok(()), |footnote| self.line(footnote))
+    }
+
+    fn stack(&mut self, about: &str, frames: &[String]) -> fmt::Result {
+        writeln!(self.0, "<details><summary>{}</summary><pre>", Text(about))?;
+        frames.iter().try_for_each(|frame| writeln!(self.0, "{}", Text(frame)))?;
+        self.0.write_str("</pre></details>\n")
+    }
+
+    fn more(&mut self, count: usize) -> fmt::Result {
+        match count {
+            0 => Ok(()),
+            count => writeln!(
+                self.0,
+                "<p>{count} more are in the report of <code>explain --format json</code>.</p>"
+            ),
         }
     }
 }

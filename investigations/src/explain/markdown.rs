@@ -1,20 +1,16 @@
 //! The report as Markdown, for a ticket, a wiki or a chat.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Write as _};
 
 use gpucause_engine::chain::Chain;
-use gpucause_engine::quantity;
 use gpucause_engine::utc::utc;
 
-use super::html::culprit;
-use super::text::nothing_found;
-use super::{Incident, Recorded, Report};
-use crate::amounts::{amounts, plain};
-use crate::html::commands;
+use super::print::{self, Printer};
+use super::tables::{MOST_ROWS, Table};
+use super::{Incident, Report, TimelineEntry};
+use crate::amounts::plain;
+use crate::html::{commands, facts};
 use crate::untrusted_text::is_control;
-
-/// Rows of each table of a trace file; JSON has all.
-const MAX_ROWS: usize = 20;
 
 /// Text without markup: what has a meaning in Markdown or HTML is escaped, and invisible characters are replaced. A cell of a
 /// table stays one.
@@ -53,173 +49,107 @@ impl fmt::Display for Commands<'_> {
 
 /// The report.
 pub fn of(report: &Report) -> String {
-    document(&report.title(), |out| {
-        if let Some(file) = &report.file {
-            write!(out, "{}, {} events", Text(&file.format), file.events)?;
-            match file.lost_events {
-                Some(lost) => writeln!(out, ", {lost} lost.")?,
-                None => out.write_str(".\n")?,
-            }
-        }
-        for (what, text) in report.notes() {
-            writeln!(out, "- **{what}**{}", Text(text))?;
-        }
-        for node in &report.nodes {
-            section(out, &node.incident)?;
-            if let Some(tables) = &node.recorded {
-                recorded(out, tables)?;
-            }
-        }
-        Ok(())
-    })
-}
-
-fn document(title: &str, body: impl FnOnce(&mut String) -> fmt::Result) -> String {
-    let mut out = String::new();
+    let mut page = Page(format!("# Why was the GPU not fed? {}\n\n", Text(&report.title())));
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "# Why was the GPU not fed? {}\n", Text(title));
-    let _ = body(&mut out);
-    out
-}
-
-fn section(out: &mut String, incident: &Incident) -> fmt::Result {
-    writeln!(out, "\n## {}\n", Text(&incident.node))?;
-    for text in incident.observation.lines() {
-        writeln!(out, "- {}", Text(&text))?;
-    }
-    if let Some(what) = incident.not_shown() {
-        writeln!(out, "- Not shown: {what}")?;
-    }
-    if incident.root_cause.is_none() {
-        let mut text = String::new();
-        nothing_found(&mut text, &incident.node, incident)?;
-        return writeln!(out, "\n**{}**", Text(text.trim_end()));
-    }
-    for (heading, of, chains) in incident.sections() {
-        writeln!(out, "\n### {heading}{}", Text(&of))?;
-        chains.iter().try_for_each(|own| write_chain(out, own, incident.period()))?;
-    }
-    out.write_str("\n### Timeline (UTC)\n\n")?;
-    for event in &incident.timeline {
-        writeln!(out, "- {} {}", utc(event.at, true), Text(&event.what))?;
-    }
-    let rows = incident.processes.iter().map(|own| {
-        let (cause, taken) = own.worst;
-        vec![
-            own.pid.to_string(),
-            own.comm.clone(),
-            own.chains.to_string(),
-            format!("{:.1} s", own.attributed_seconds),
-            format!("{:.1} s", own.lost_seconds),
-            own.severity.label().to_owned(),
-            format!("{cause} ({taken:.1} s)"),
-        ]
-    });
-    table(
-        out,
-        "Time that chains took from processes",
-        "PID,Process,Chains,Taken,Lost,Severity,Worst",
-        rows,
-    )
+    let _ = print::report(report, true, &mut page);
+    page.0
 }
 
 /// One chain.
 pub fn chain(chain: &Chain) -> String {
-    let mut out = String::new();
+    let mut page = Page(String::new());
     // Writing to a String cannot fail.
-    let _ = write_chain(&mut out, chain, Chain::ALWAYS);
-    out
+    let _ = page.chain(chain, Chain::ALWAYS);
+    page.0
 }
 
-fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Result {
-    let Chain { cause, effect, victim, .. } = chain;
-    let utc = |at| format!("{} UTC", utc(at, true));
-    let severities = chain.severities(period, utc);
-    let (share, taken) = amounts(chain, period, utc);
-    let (cause, effect) = (cause.to_string(), effect.to_string());
-    writeln!(
-        out,
-        "\n#### {} → {}: {} (PID {}), {severities}\n\n{}\n\n| | |\n|---|---|",
-        Text(&cause),
-        Text(&effect),
-        Text(&victim.comm),
-        victim.pid,
-        Text(&chain.sentence)
-    )?;
-    let numbers = chain.evidence.0.iter().map(|(name, value)| format!("{name}={}", plain(*value)));
-    let path = chain.path.iter().map(|step| {
-        format!("{} → {} ({}, {:.3} s)", step.from, step.to, step.mechanism, step.seconds)
-    });
-    let place = victim.place.describe(victim.pid);
-    for (name, value) in [
-        ("Culprit", culprit(chain)),
-        ("Victim", format!("{} ({place}), thread {}", victim.comm, victim.tid)),
-        ("Time", format!("{taken}; {share}")),
-        ("Fix", chain.fix.clone()),
-        ("Path", path.collect::<Vec<_>>().join("; ")),
-        ("Evidence", numbers.collect::<Vec<_>>().join(" ")),
-        ("Chain", chain.id.clone()),
-    ] {
-        match name {
-            "Fix" => writeln!(out, "| {name} | {} |", Commands(&value))?,
-            _ => writeln!(out, "| {name} | {} |", Text(&value))?,
+struct Page(String);
+
+impl Printer for Page {
+    fn node(&mut self, incident: &Incident, _address: Option<&str>) -> fmt::Result {
+        writeln!(self.0, "\n## {}\n", Text(&incident.node))
+    }
+
+    fn line(&mut self, text: &str) -> fmt::Result {
+        writeln!(self.0, "- {}", Text(text.trim_start()))
+    }
+
+    fn missing(&mut self, label: &str, text: &str) -> fmt::Result {
+        writeln!(self.0, "- **{label}:** {}", Text(text))
+    }
+
+    fn verdict(&mut self, sentences: &[String]) -> fmt::Result {
+        writeln!(self.0, "\n**{}**", Text(&sentences.join(" ")))
+    }
+
+    fn heading(&mut self, title: &str, about: &str) -> fmt::Result {
+        writeln!(self.0, "\n### {title}{}", Text(about))
+    }
+
+    fn chain(&mut self, chain: &Chain, period: (f64, f64)) -> fmt::Result {
+        let Chain { cause, effect, victim, .. } = chain;
+        let severities = chain.severities(period, |at| format!("{} UTC", utc(at, true)));
+        let (cause, effect) = (cause.to_string(), effect.to_string());
+        writeln!(
+            self.0,
+            "\n#### {} → {}: {} (PID {}), {severities}\n\n{}\n\n| | |\n|---|---|",
+            Text(&cause),
+            Text(&effect),
+            Text(&victim.comm),
+            victim.pid,
+            Text(&chain.sentence)
+        )?;
+        let numbers =
+            chain.evidence.0.iter().map(|(name, value)| format!("{name}={}", plain(*value)));
+        let path = chain.path.iter().map(|step| {
+            format!("{} → {} ({}, {:.3} s)", step.from, step.to, step.mechanism, step.seconds)
+        });
+        for (name, value) in facts(chain, period) {
+            writeln!(self.0, "| {name} | {} |", Text(&value))?;
         }
+        writeln!(self.0, "| Fix | {} |", Commands(&chain.fix))?;
+        for (name, value) in [
+            ("Path", path.collect::<Vec<_>>().join("; ")),
+            ("Evidence", numbers.collect::<Vec<_>>().join(" ")),
+            ("Chain", chain.id.clone()),
+        ] {
+            writeln!(self.0, "| {name} | {} |", Text(&value))?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Writes the contents of a trace file other than chains.
-fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
-    for note in node.notes() {
-        writeln!(out, "\n{}", Text(&note))?;
+    fn timeline(&mut self, timeline: &[TimelineEntry]) -> fmt::Result {
+        self.0.push('\n');
+        for event in timeline {
+            writeln!(self.0, "- {} {}", utc(event.at, true), Text(&event.what))?;
+        }
+        Ok(())
     }
-    let calls = node.calls.iter().map(|own| {
-        let first = if own.cold == Some(true) { " (first launches)" } else { "" };
-        vec![
-            own.pid.to_string(),
-            own.comm.clone(),
-            format!("{}{first}", own.op),
-            own.count.to_string(),
-            quantity::time(Some(own.sum_seconds)),
-            quantity::time(own.p50_seconds),
-            quantity::time(own.p99_seconds),
-            quantity::time(Some(own.max_seconds)),
-        ]
-    });
-    table(out, "Calls", "PID,Process,Call,Count,Total,p50,p99,Longest", calls)?;
-    let waits = node.waits.iter().map(|own| {
-        vec![
-            own.pid.to_string(),
-            own.comm.clone(),
-            own.reason.to_owned(),
-            own.count.to_string(),
-            quantity::time(Some(own.seconds)),
-            quantity::time(Some(own.max_seconds)),
-        ]
-    });
-    table(out, "Waits off the CPU", "PID,Process,Reason,Count,Total,Longest", waits)
-}
 
-fn table(
-    out: &mut String,
-    title: &str,
-    columns: &str,
-    rows: impl ExactSizeIterator<Item = Vec<String>>,
-) -> fmt::Result {
-    let more = rows.len().saturating_sub(MAX_ROWS);
-    if rows.len() == 0 {
-        return Ok(());
+    fn table(&mut self, table: &Table) -> fmt::Result {
+        self.heading(table.title, &table.about)?;
+        let names: Vec<_> = table.columns.iter().map(|(name, _)| *name).collect();
+        writeln!(self.0, "\n| {} |\n|{}", names.join(" | "), "---|".repeat(names.len()))?;
+        for (cells, _) in table.rows.iter().take(MOST_ROWS) {
+            let cells: Vec<_> = cells.iter().map(|own| Text(own.trim_end()).to_string()).collect();
+            writeln!(self.0, "| {} |", cells.join(" | "))?;
+        }
+        self.more(table.rows.len().saturating_sub(MOST_ROWS))?;
+        table.footnote.map_or(Ok(()), |footnote| writeln!(self.0, "\n{footnote}"))
     }
-    let columns: Vec<_> = columns.split(',').collect();
-    writeln!(out, "\n### {title}\n\n| {} |", columns.join(" | "))?;
-    writeln!(out, "|{}", "---|".repeat(columns.len()))?;
-    for row in rows.take(MAX_ROWS) {
-        let cells: Vec<_> = row.iter().map(|cell| Text(cell).to_string()).collect();
-        writeln!(out, "| {} |", cells.join(" | "))?;
+
+    fn stack(&mut self, about: &str, frames: &[String]) -> fmt::Result {
+        writeln!(self.0, "\n{}\n", Text(about))?;
+        frames.iter().try_for_each(|frame| writeln!(self.0, "- {}", Text(frame)))
     }
-    match more {
-        0 => Ok(()),
-        more => writeln!(out, "\n{more} more are in the report of `explain --format json`."),
+
+    fn more(&mut self, count: usize) -> fmt::Result {
+        match count {
+            0 => Ok(()),
+            count => {
+                writeln!(self.0, "\n{count} more are in the report of `explain --format json`.")
+            }
+        }
     }
 }
 

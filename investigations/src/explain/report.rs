@@ -49,7 +49,7 @@ pub struct FailureReport {
 
 impl Report {
     /// Title of a document.
-    pub(crate) fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         let (answered, silent) = (self.nodes.len(), self.failures.len());
         match (&self.file, &self.nodes[..]) {
             (Some(file), _) => file.path.clone(),
@@ -59,9 +59,9 @@ impl Report {
     }
 
     /// Returns the reasons why it is incomplete: nodes that did not answer, and clocks that differ.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let silent = self.failures.iter().map(|failure| ("No answer: ", &*failure.reason));
-        silent.chain(self.warnings.iter().map(|warning| ("Clock: ", &**warning)))
+    pub(super) fn notes(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let silent = self.failures.iter().map(|failure| ("No answer", &*failure.reason));
+        silent.chain(self.warnings.iter().map(|warning| ("Clock", &**warning)))
     }
 }
 
@@ -148,9 +148,9 @@ impl Recorded {
         Some(format!("Recordings overlap: rows of a process are of one of them{rest}."))
     }
 
-    /// Returns true if a process is only there as a culprit.
-    pub(crate) fn is_culprit(&self, pid: u32) -> bool {
-        self.culprits.contains(&pid)
+    /// The mark of a process that is only there as a culprit.
+    pub(super) fn mark_of(&self, pid: u32) -> &'static str {
+        if self.culprits.contains(&pid) { "  culprit" } else { "" }
     }
 
     /// Rows of the processes that were asked for come before those of their culprits.

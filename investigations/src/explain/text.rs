@@ -1,121 +1,125 @@
 //! The report as text, for people and for assistants.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use gpucause_engine::chain::Chain;
 use gpucause_engine::utc::utc;
 
-use super::Incident;
+use super::print::{self, Printer};
+use super::tables::Table;
+use super::{Incident, Report, TimelineEntry};
 use crate::amounts::{amounts, losses, plain};
-use crate::observation::Outcome;
 use crate::untrusted_text::{is_control, line};
 
-/// PIDs listed of a node.
-const MOST_PIDS: usize = 20;
-
+/// Rows printed of a table; JSON has all.
+const MOST_ROWS: usize = 40;
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
 
-/// The report as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
+/// Lines for a terminal.
+#[derive(Debug, Default)]
+struct Lines {
+    out: String,
+    is_file: bool,
+    /// The date in the heading of the chains.
+    day: String,
+}
+
+/// The report as text; `per_process` adds a table of the victims' losses. Characters that control a terminal are replaced.
+pub fn render_report(report: &Report, per_process: bool) -> String {
+    let mut lines = Lines { is_file: report.file.is_some(), ..Lines::default() };
+    // Writing to a String cannot fail.
+    let _ = print::report(report, per_process, &mut lines);
+    printable(&lines.out)
+}
+
+/// The chains of a node as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
 /// terminal are replaced.
 pub fn render(incident: &Incident, per_process: bool) -> String {
-    let mut out = String::new();
+    let mut lines = Lines::default();
     // Writing to a String cannot fail.
-    let _ = write(&mut out, incident, per_process);
-    printable(&out)
+    let _ = lines.node(incident, None);
+    let _ = print::incident(incident, per_process, &mut lines);
+    printable(&lines.out)
 }
 
-fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
-    let node = line(&incident.node);
-    for text in incident.observation.lines() {
-        writeln!(out, "{}", line(&text))?;
-    }
-    if let Some(what) = incident.not_shown() {
-        writeln!(out, "NOT SHOWN  {what}")?;
-    }
-    if incident.root_cause.is_none() {
-        return nothing_found(out, &node, incident);
-    }
-    let count = incident.others.len() + 1;
-    let plural = if count == 1 { "" } else { "s" };
-    let (from, until) = incident.asked();
-    let (begin, end) = (utc(from, true), utc(until, true));
-    writeln!(out, "{node}: {count} causal chain{plural} from {begin} to {end} UTC")?;
-    let day = date(&end);
-    for (heading, of, chains) in incident.sections() {
-        writeln!(out, "\n{}{}", heading.to_uppercase(), line(&of))?;
-        chains.iter().try_for_each(|own| chain(out, own, incident.period(), day))?;
-    }
-    writeln!(out, "\nTIMELINE (UTC)")?;
-    let mut day = String::new();
-    for event in &incident.timeline {
-        let at = utc(event.at, true);
-        if date(&at) != day {
-            day = date(&at).to_owned();
-            writeln!(out, "  {day}")?;
+impl Printer for Lines {
+    fn node(&mut self, incident: &Incident, address: Option<&str>) -> fmt::Result {
+        date(&utc(incident.asked().1, true)).clone_into(&mut self.day);
+        if self.is_file {
+            writeln!(self.out)?;
         }
-        writeln!(out, "  {}  {}", utc(event.at, false), line(&event.what))?;
+        address.map_or(Ok(()), |address| writeln!(self.out, "\n== {}", line(address)))
     }
-    if per_process {
-        writeln!(
-            out,
-            "\nPROCESSES\n  {:>8} {:<16} {:>6} {:>10} {:>10} {:<9} WORST",
-            "PID", "COMM", "CHAINS", "TAKEN", "LOST", "SEVERITY"
-        )?;
-        for loss in &incident.processes {
-            let (cause, taken) = loss.worst;
-            let comm = line(&loss.comm);
-            writeln!(
-                out,
-                "  {:>8} {comm:<16} {:>6} {:>8.1} s {:>8.1} s {:<9} {cause} ({taken:.1} s)",
-                loss.pid,
-                loss.chains,
-                loss.attributed_seconds,
-                loss.lost_seconds,
-                loss.severity.label()
-            )?;
+
+    fn line(&mut self, text: &str) -> fmt::Result {
+        writeln!(self.out, "{}", line(text))
+    }
+
+    fn missing(&mut self, label: &str, text: &str) -> fmt::Result {
+        writeln!(self.out, "{}  {}", label.to_uppercase(), line(text))
+    }
+
+    fn verdict(&mut self, sentences: &[String]) -> fmt::Result {
+        sentences.iter().try_for_each(|sentence| self.line(sentence))
+    }
+
+    fn heading(&mut self, title: &str, about: &str) -> fmt::Result {
+        writeln!(self.out, "\n{}{}", title.to_uppercase(), line(about))
+    }
+
+    fn chain(&mut self, own: &Chain, period: (f64, f64)) -> fmt::Result {
+        chain(&mut self.out, own, period, &self.day)
+    }
+
+    fn timeline(&mut self, timeline: &[TimelineEntry]) -> fmt::Result {
+        let mut day = String::new();
+        for event in timeline {
+            let at = utc(event.at, true);
+            if date(&at) != day {
+                date(&at).clone_into(&mut day);
+                writeln!(self.out, "  {day}")?;
+            }
+            writeln!(self.out, "  {}  {}", utc(event.at, false), line(&event.what))?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, table: &Table) -> fmt::Result {
+        self.heading(table.title, &table.about)?;
+        let names: Vec<_> = table.columns.iter().map(|(name, _)| name.to_uppercase()).collect();
+        self.row(table, &names, "")?;
+        for (cells, mark) in table.rows.iter().take(MOST_ROWS) {
+            self.row(table, cells, mark)?;
+        }
+        self.more(table.rows.len().saturating_sub(MOST_ROWS))?;
+        table.footnote.map_or(Ok(()), |footnote| writeln!(self.out, "  {footnote}"))
+    }
+
+    fn stack(&mut self, about: &str, frames: &[String]) -> fmt::Result {
+        writeln!(self.out, "  {}", line(about))?;
+        frames.iter().try_for_each(|frame| writeln!(self.out, "      {}", line(frame)))
+    }
+
+    fn more(&mut self, count: usize) -> fmt::Result {
+        match count {
+            0 => Ok(()),
+            count => writeln!(self.out, "  ... and {count} more, see --format json"),
         }
     }
-    Ok(())
 }
 
-/// There is no chain: reports so only for the observed time.
-pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
-    let (from, until) = incident.observation.window;
-    if let Some(pid) = incident.unobserved_pid {
-        writeln!(
-            out,
-            "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, is excluded by the configuration (`processes`, limits), or there is no such process."
-        )?;
-        let (known, more) = incident.observed.split_at(incident.observed.len().min(MOST_PIDS));
-        let (known, more) = (known.join(", "), more.len());
-        return match more {
-            _ if known.is_empty() => writeln!(out, "No process is observed."),
-            0 => writeln!(out, "Observed PIDs: {known}."),
-            more => writeln!(out, "Observed PIDs: {known} and {more} more."),
-        };
-    }
-    match incident.outcome {
-        Outcome::NotObserved if incident.observation.is_blind() => writeln!(
-            out,
-            "{node}: NOT OBSERVED in this time. Whether a GPU was starved is unknown."
-        ),
-        Outcome::NotObserved => writeln!(
-            out,
-            "{node}: NOT OBSERVED in full. No cause was found in the observed part; whether a GPU was starved in the rest is unknown."
-        ),
-        _ if incident.is_of_recorder && incident.left_out > 0 => {
-            writeln!(out, "{node}: no causal chain is of the process that was recorded.")
+impl Lines {
+    fn row(&mut self, table: &Table, cells: &[String], mark: &str) -> fmt::Result {
+        self.out.push(' ');
+        for (&(_, width), cell) in table.columns.iter().zip(cells) {
+            let (cell, cells) = (line(cell), width.unsigned_abs());
+            match width < 0 {
+                true => write!(self.out, " {cell:<cells$}")?,
+                false => write!(self.out, " {cell:>cells$}")?,
+            }
         }
-        _ if incident.left_out > 0 => {
-            writeln!(out, "{node}: no causal chain matches the filter.")
-        }
-        Outcome::Found | Outcome::NothingFound => writeln!(
-            out,
-            "{node}: no causal chain. No host-side cause of GPU starvation was found from {} to {} UTC.",
-            utc(from, true),
-            utc(until, true)
-        ),
+        writeln!(self.out, "{mark}")
     }
 }
 
@@ -190,6 +194,6 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
 }
 
 /// Replaces characters that control a terminal, except line ends.
-pub(super) fn printable(text: &str) -> String {
+fn printable(text: &str) -> String {
     text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect()
 }

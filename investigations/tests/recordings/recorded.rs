@@ -251,6 +251,12 @@ fn time_between_calls_is_of_the_accounts_and_of_single_threads_only_where_every_
     let text = render_report(&report, false);
     assert!(text.contains("4.00 s (50.0 %)      1.00 s (25.0 %)\n"), "{text}");
     assert!(text.contains("percentiles are of all calls\n"), "{text}");
+    for text in [markdown::of(&report), html::of(&report)] {
+        for part in ["Between calls, of dispatcher threads", "4.00 s (50.0 %)", "by thread, of the"]
+        {
+            assert!(text.contains(part), "{part:?} is missing in\n{text}");
+        }
+    }
 }
 
 #[test]
