@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
+use prost::encoding::{WireType, decode_varint, double, encode_key, encode_varint, uint64};
 
 use super::axis::{Axes, OpList};
 use super::{Result, SnapshotError};
@@ -16,13 +16,11 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn number(&mut self, tag: u32, number: u64) {
-        encode_key(tag, WireType::Varint, &mut self.bytes);
-        encode_varint(number, &mut self.bytes);
+        uint64::encode(tag, &number, &mut self.bytes);
     }
 
     pub(super) fn double(&mut self, tag: u32, number: f64) {
-        encode_key(tag, WireType::SixtyFourBit, &mut self.bytes);
-        self.bytes.extend_from_slice(&number.to_le_bytes());
+        double::encode(tag, &number, &mut self.bytes);
     }
 
     pub(super) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
@@ -32,12 +30,7 @@ impl Writer {
     }
 
     pub(super) fn numbers(&mut self, tag: u32, numbers: &[u64]) {
-        let inner = self.apart(|inner| {
-            numbers.iter().for_each(|&number| encode_varint(number, &mut inner.bytes));
-        });
-        if !inner.is_empty() {
-            self.bytes(tag, &inner);
-        }
+        uint64::encode_packed(tag, numbers, &mut self.bytes);
     }
 
     pub(super) fn message(&mut self, tag: u32, write: impl FnOnce(&mut Self)) {
