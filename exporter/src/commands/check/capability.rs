@@ -1,39 +1,35 @@
 //! Capabilities of the process, and their purpose.
 
+use caps::{CapSet, Capability, CapsHashSet};
+
 use super::{Point, State};
 use crate::privileges::{how_to_get, is_root};
 
-/// Number, name, purpose, and whether it is mandatory.
-const NEEDED: [(u32, &str, &str, bool); 5] = [
-    (39, "CAP_BPF", "loads the programs", true),
-    (38, "CAP_PERFMON", "attaches them and reports new mappings", true),
-    (19, "CAP_SYS_PTRACE", "opens libraries of other users' processes", false),
-    (2, "CAP_DAC_READ_SEARCH", "reads files of other users", false),
-    (40, "CAP_CHECKPOINT_RESTORE", "opens libraries that were deleted or replaced", false),
+/// Capability, purpose, and true if it is mandatory.
+const NEEDED: [(Capability, &str, bool); 5] = [
+    (Capability::CAP_BPF, "loads the programs", true),
+    (Capability::CAP_PERFMON, "attaches them and reports new mappings", true),
+    (Capability::CAP_SYS_PTRACE, "opens libraries of other users' processes", false),
+    (Capability::CAP_DAC_READ_SEARCH, "reads files of other users", false),
+    (Capability::CAP_CHECKPOINT_RESTORE, "opens libraries that were deleted or replaced", false),
 ];
-/// Includes every other.
-const CAP_SYS_ADMIN: u32 = 21;
+/// `CAP_SYS_ADMIN` implies those that were split from it.
+const SPLIT: [Capability; 3] =
+    [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_CHECKPOINT_RESTORE];
 
 /// A point for each capability.
 pub(super) fn report() -> Vec<Point> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    points(effective(&status).unwrap_or(0))
+    points(&caps::read(None, CapSet::Effective).unwrap_or_default())
 }
 
-fn effective(status: &str) -> Option<u64> {
-    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(hex.trim(), 16).ok()
-}
-
-fn points(effective: u64) -> Vec<Point> {
-    let has = |capability: u32| effective & 1 << capability != 0;
-    // CAP_SYS_ADMIN implies those that were split from it.
-    let split = [38, 39, 40];
+fn points(effective: &CapsHashSet) -> Vec<Point> {
+    let is_admin = effective.contains(&Capability::CAP_SYS_ADMIN);
     let advice = || how_to_get(is_root());
     NEEDED
         .iter()
-        .map(|&(number, name, purpose, required)| {
-            let granted = has(number) || (split.contains(&number) && has(CAP_SYS_ADMIN));
+        .map(|&(own, purpose, required)| {
+            let granted = effective.contains(&own) || (is_admin && SPLIT.contains(&own));
+            let name = own.to_string();
             let point = match (granted, required) {
                 (true, _) => Point::ok(name, purpose),
                 (false, true) => Point::new(State::Failed, name, purpose).advise(advice()),
@@ -50,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_process_without_capabilities_lacks_them_all() {
-        let points = points(effective("Name:\tx\nCapEff:\t0000000000000000\n").unwrap());
+        let points = points(&CapsHashSet::new());
         assert!(points.iter().all(|point| point.state != State::Ok && point.advice.is_some()));
         let failed = points.iter().filter(|point| point.state == State::Failed);
         assert!(failed.clone().all(|point| point.required));
@@ -59,7 +55,7 @@ mod tests {
 
     #[test]
     fn sys_admin_stands_in_for_what_was_split_from_it() {
-        let points = points(1 << CAP_SYS_ADMIN);
+        let points = points(&[Capability::CAP_SYS_ADMIN].into());
         let missing: Vec<_> = points
             .iter()
             .filter(|point| point.state != State::Ok)
