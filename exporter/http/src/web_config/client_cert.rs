@@ -2,7 +2,6 @@
 
 pub mod san;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -10,6 +9,8 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use san::{alternative_names, is_same};
 
 /// Requests a certificate, and verifies it as the policy says. Possession of its key is always verified.
 #[derive(Debug)]
@@ -35,15 +36,9 @@ impl Clients {
 }
 
 /// Returns true if one of a certificate's alternative names is in a list.
-fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
-    let same = |found: &san::Name<'_>, listed: &String| match found {
-        san::Name::Text(text) => text == listed,
-        san::Name::Address(address) => {
-            listed.parse::<IpAddr>().is_ok_and(|listed| listed == *address)
-        }
-    };
-    let found = san::alternative_names(certificate);
-    found.is_some_and(|found| found.iter().any(|f| names.iter().any(|listed| same(f, listed))))
+fn has_name(certificate: &[u8], listed: &[String]) -> Result<bool, CertificateError> {
+    let names = alternative_names(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    Ok(names.iter().any(|name| listed.iter().any(|listed| is_same(name, listed))))
 }
 
 impl ClientCertVerifier for Clients {
@@ -65,7 +60,7 @@ impl ClientCertVerifier for Clients {
             authorities.verify_client_cert(end_entity, intermediates, now)?;
         }
         match &self.names {
-            Some(names) if !has_name(end_entity, names) => {
+            Some(names) if !has_name(end_entity, names)? => {
                 Err(CertificateError::ApplicationVerificationFailure.into())
             }
             _ => Ok(ClientCertVerified::assertion()),
@@ -92,5 +87,33 @@ impl ClientCertVerifier for Clients {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::crypto::ring;
+
+    #[test]
+    fn a_certificate_is_refused_for_its_names_or_for_being_malformed() {
+        let names = vec!["prometheus.example".to_owned()];
+        let clients = Clients::new(None, true, Some(names), &ring::default_provider());
+        let refusal = |der: &[u8]| {
+            let verified = clients.verify_client_cert(&der.into(), &[], UnixTime::now());
+            verified.err()
+        };
+        let of = |name: &str| {
+            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+        };
+        let own = of("prometheus.example");
+        assert_eq!(refusal(&own), None);
+        let not_allowed = CertificateError::ApplicationVerificationFailure;
+        assert_eq!(refusal(&of("grafana.example")), Some(not_allowed.into()));
+        for malformed in [&own[..own.len() - 1], b"", b"\x30\x80"] {
+            assert_eq!(refusal(malformed), Some(CertificateError::BadEncoding.into()));
+        }
     }
 }
