@@ -4,6 +4,8 @@ use std::fs;
 
 use anyhow::{anyhow, bail};
 use nix::errno::Errno;
+use procfs::process::Stat;
+use procfs::{FromRead as _, ProcError};
 
 /// Parses a PID.
 pub(crate) fn parse(text: &str) -> Result<u32, &'static str> {
@@ -29,19 +31,13 @@ pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
 
 /// Returns true if a process has this PID and has not ended. A zombie has ended, unless only its main thread has ended.
 pub(crate) fn is_running(pid: u32) -> bool {
-    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat,
-        Err(error) => {
-            let ended = [Errno::ENOENT, Errno::ESRCH];
-            return !error
-                .raw_os_error()
-                .is_some_and(|code| ended.contains(&Errno::from_raw(code)));
-        }
-    };
-    // The name in parentheses may have any text; after it come the state and, as the eighteenth, the number of threads.
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
-    let threads: Option<u32> = rest.split(' ').nth(17).and_then(|threads| threads.parse().ok());
-    !rest.starts_with(['Z', 'X']) || threads.is_some_and(|threads| threads > 1)
+    match Stat::from_file(format!("/proc/{pid}/stat")) {
+        Ok(stat) => !matches!(stat.state, 'Z' | 'X') || stat.num_threads > 1,
+        Err(ProcError::NotFound(_)) => false,
+        // It ended while the file was read.
+        Err(ProcError::Io(error, _)) => error.raw_os_error() != Some(Errno::ESRCH as i32),
+        Err(_) => true,
+    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@
 //! the update may count twice or not at all.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use gpucause_abi::Tgid;
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING, MAX_LINKS};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+use procfs::FromRead as _;
+use procfs::process::Stat;
 
 use crate::close::close_all;
 use crate::link_ids::{LinkId, LinkIds};
@@ -33,14 +34,10 @@ pub(crate) struct User {
 impl User {
     /// `None` when it has ended.
     pub(crate) fn of(tgid: Tgid) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", tgid.0)).ok()?;
-        // Field 22. The second field, the name, is in parentheses and may contain anything.
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let stat = Stat::from_file(format!("/proc/{tgid}/stat")).ok()?;
         // A zombie has no memory to probe.
-        if matches!(fields.next()?, "Z" | "X") {
-            return None;
-        }
-        Some(Self { tgid, started: fields.nth(18)?.parse().ok()? })
+        let has_memory = !matches!(stat.state, 'Z' | 'X');
+        has_memory.then_some(Self { tgid, started: stat.starttime })
     }
 }
 
@@ -202,6 +199,8 @@ fn close(groups: impl IntoIterator<Item = Group>, ids: &mut LinkIds, states: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
+    use std::process::Stdio;
 
     #[test]
     fn a_process_that_was_not_waited_for_has_ended() {
@@ -211,6 +210,20 @@ mod tests {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(1));
         }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_known_whatever_its_name_is() {
+        let script = "printf 'a) \\377' >/proc/$$/comm; echo; read -r end";
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let tgid = Tgid(child.id());
+        assert_eq!(std::fs::read(format!("/proc/{tgid}/comm")).unwrap(), b"a) \xff\n");
+        assert!(User::of(tgid).is_some());
+        drop(child.stdin.take());
         child.wait().unwrap();
     }
 

@@ -4,13 +4,12 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 
-/// IPv4 and IPv6. The latter is missing on hosts without IPv6.
-const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// `TCP_LISTEN` of the kernel's include/net/tcp_states.h.
-const LISTENS: &str = "0A";
+use procfs::ProcError;
+use procfs::net::{TcpNetEntry, TcpState, tcp, tcp6};
+
 /// Characters of a program's name, which it chooses.
 const MAX_NAME: usize = 15;
 
@@ -68,11 +67,12 @@ pub fn user_name(uid: u32, passwd: &[u8]) -> Option<String> {
 /// When a table cannot be read.
 pub fn on_port(port: u16) -> io::Result<Vec<Socket>> {
     let mut all = Vec::new();
-    for table in TABLES {
-        match fs::read_to_string(table) {
-            Ok(text) => all.extend(sockets(&text, port)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    for table in [tcp(), tcp6()] {
+        match table {
+            Ok(entries) => all.extend(sockets(&entries, port)),
+            // The second one is missing on hosts without IPv6.
+            Err(ProcError::NotFound(_)) => {}
+            Err(error) => return Err(io::Error::other(error)),
         }
     }
     Ok(all)
@@ -94,36 +94,18 @@ pub fn processes(inodes: &HashSet<u64>) -> Vec<u32> {
 }
 
 /// The sockets in a table that listen on a port.
-fn sockets(table: &str, port: u16) -> impl Iterator<Item = Socket> {
-    table.lines().skip(1).filter_map(move |line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (host, local) = fields.nth(1)?.rsplit_once(':')?;
-        let listens = fields.nth(1)? == LISTENS;
-        let user = fields.nth(3)?.parse().ok()?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        let is_it = listens && u16::from_str_radix(local, 16) == Ok(port);
-        let address = SocketAddr::from((host_of(host)?, port));
-        is_it.then_some(Socket { address, user, inode })
-    })
-}
-
-/// The kernel prints an address as words of four bytes in its own order.
-fn host_of(digits: &str) -> Option<IpAddr> {
-    let word = |at: usize| {
-        let word = u32::from_str_radix(digits.get(at * 8..at * 8 + 8)?, 16).ok()?;
-        Some(word.to_ne_bytes())
-    };
-    if digits.len() == 8 {
-        return Some(Ipv4Addr::from(word(0)?).into());
-    }
-    let words = [word(0)?, word(1)?, word(2)?, word(3)?];
-    let bytes: [u8; 16] = words.concat().try_into().ok()?;
-    Some(Ipv6Addr::from(bytes).into())
+fn sockets(table: &[TcpNetEntry], port: u16) -> impl Iterator<Item = Socket> {
+    let is_it =
+        move |own: &&TcpNetEntry| own.state == TcpState::Listen && own.local_address.port() == port;
+    let listening = table.iter().filter(is_it);
+    listening.map(|own| Socket { address: own.local_address, user: own.uid, inode: own.inode })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::net::TcpNetEntries;
+    use procfs::{FromReadSI as _, current_system_info};
     use std::net::TcpListener;
 
     const TABLE: &str = "\
@@ -132,17 +114,18 @@ mod tests {
    1: 0200007F:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 12 1 0 100 0 0 10 0
    2: 0100007F:24B8 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1001        0 13 1 0 100 0 0 10 0
    3: 0100007F:24B9 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1002        0 14 1 0 100 0 0 10 0
+   4: 00000000000000000000000001000000:24B8 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1003        0 15 1 0 100 0 0 10 0
 ";
 
     #[test]
     fn those_who_listen_at_a_port_are_known_by_its_number_and_state() {
-        let own = |port| sockets(TABLE, port).map(|s| (s.user, s.inode)).collect::<Vec<_>>();
-        assert_eq!(own(9400), [(0, 11), (1000, 12)]);
-        let addresses: Vec<_> = sockets(TABLE, 9400).map(|own| own.address.to_string()).collect();
-        assert_eq!(addresses, ["127.0.0.1:9400", "127.0.0.2:9400"]);
-        assert_eq!(host_of("00000000000000000000000001000000"), "::1".parse().ok());
+        let table = TcpNetEntries::from_read(TABLE.as_bytes(), current_system_info()).unwrap().0;
+        let own = |port| sockets(&table, port).map(|s| (s.user, s.inode)).collect::<Vec<_>>();
+        assert_eq!(own(9400), [(0, 11), (1000, 12), (1003, 15)]);
+        let addresses: Vec<_> = sockets(&table, 9400).map(|own| own.address.to_string()).collect();
+        assert_eq!(addresses, ["127.0.0.1:9400", "127.0.0.2:9400", "[::1]:9400"]);
         assert_eq!(own(9401), [(1002, 14)]);
-        assert_eq!(sockets("", 9400).count(), 0);
+        assert_eq!(sockets(&[], 9400).count(), 0);
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod users;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_http::listeners::user_name;
+use procfs::FromRead as _;
+use procfs::process::Stat;
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read as _;
@@ -284,17 +286,7 @@ pub fn is_running(tgid: Tgid, started: Nanos) -> bool {
 
 /// When the process started, in clock ticks since boot.
 fn start_ticks(dir: &Path) -> Option<u64> {
-    const FIELDS_FROM_STATE_TO_START: usize = 19;
-    let stat = fs::read(dir.join("stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    stat_fields(&stat)?.nth(FIELDS_FROM_STATE_TO_START)?.parse().ok()
-}
-
-/// The fields of a `/proc/PID/stat` from the state on.
-fn stat_fields(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
-    // The name before the state may hold anything, parentheses and spaces included.
-    let (_, fields) = stat.rsplit_once(')')?;
-    Some(fields.split_whitespace())
+    Some(Stat::from_file(dir.join("stat")).ok()?.starttime)
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 //! in the kernel hangs as well.
 
 use std::collections::HashSet;
-use std::fs::{read, read_dir, read_link, read_to_string};
+use std::fs::{read_dir, read_link, read_to_string};
 use std::path::Path;
 
 use gpucause_abi::{ProcId, Tgid};
+use procfs::FromRead as _;
+use procfs::process::Stat;
 
 /// Descriptors of a process that are read at most.
 const MAX_DESCRIPTORS: usize = 4096;
@@ -66,20 +68,16 @@ struct Process {
 impl Process {
     fn of(proc_root: &Path, tgid: Tgid) -> Option<Self> {
         let cgroup = read_to_string(proc_root.join(format!("{tgid}/cgroup"))).ok()?;
-        Some(Self { cgroup, started: field(proc_root, tgid, 19)? })
+        Some(Self { cgroup, started: stat(proc_root, tgid)?.starttime })
     }
 }
 
-/// A number of `/proc/PID/stat`, counted from the state on.
-fn field(proc_root: &Path, tgid: Tgid, index: usize) -> Option<u64> {
-    let stat = read(proc_root.join(format!("{tgid}/stat"))).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    // The name before the state may hold anything.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(index)?.parse().ok()
+fn stat(proc_root: &Path, tgid: Tgid) -> Option<Stat> {
+    Stat::from_file(proc_root.join(format!("{tgid}/stat"))).ok()
 }
 
 fn is_ancestor(proc_root: &Path, ancestor: Tgid, of: Tgid) -> bool {
-    let parent = |own: &Tgid| u32::try_from(field(proc_root, *own, 1)?).ok().map(Tgid);
+    let parent = |own: &Tgid| u32::try_from(stat(proc_root, *own)?.ppid).ok().map(Tgid);
     let mut ancestors = std::iter::successors(Some(of), parent).skip(1).take(MAX_GENERATIONS);
     ancestors.any(|own| own == ancestor)
 }
@@ -118,9 +116,9 @@ mod tests {
             for own in ["fd", "fdinfo"] {
                 create_dir_all(dir.join(own)).unwrap();
             }
-            let between = "0 ".repeat(17);
-            write(dir.join("stat"), format!("{pid} (a) b) S {parent} {between}{started} 0"))
-                .unwrap();
+            let [before, after] = [17, 15].map(|fields| "0 ".repeat(fields));
+            let stat = format!("{pid} (a) b) S {parent} {before}{started} {after}");
+            write(dir.join("stat"), stat).unwrap();
             write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
             symlink(format!("pipe:[{pipe}]"), dir.join("fd/5")).unwrap();
             write(dir.join("fdinfo/5"), format!("pos:\t0\nflags:\t{flags}\n")).unwrap();

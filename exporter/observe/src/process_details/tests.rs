@@ -108,8 +108,8 @@ fn proc_with(environment: &[u8]) -> tempfile::TempDir {
     let dir = root.path().join("42");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("environ"), environment).unwrap();
-    let zeros = "0 ".repeat(18);
-    fs::write(dir.join("stat"), format!("42 (torch (run) S {zeros}700 0")).unwrap();
+    let [before, after] = [18, 15].map(|fields| "0 ".repeat(fields));
+    fs::write(dir.join("stat"), format!("42 (torch (run) S {before}700 {after}")).unwrap();
     root
 }
 

@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{NS_PER_TICK, stat_fields};
+use procfs::FromRead as _;
+use procfs::process::Stat;
+
+use super::NS_PER_TICK;
 
 /// Times of threads that take longer to read are not of one time.
 const MAX_READ: Duration = Duration::from_millis(20);
@@ -62,8 +65,8 @@ impl Threads<'_> {
 
     /// How long all threads of a process ran, and those that have ended, in nanoseconds.
     pub(crate) fn ran(&self, pid: u32) -> Option<u64> {
-        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
-        ran(&String::from_utf8_lossy(&stat))
+        let stat = Stat::from_file(self.proc_root.join(format!("{pid}/stat"))).ok()?;
+        stat.utime.checked_add(stat.stime)?.checked_mul(NS_PER_TICK)
     }
 
     fn thread(&self, pid: u32, tid: u32) -> Option<Thread> {
@@ -80,12 +83,6 @@ impl Threads<'_> {
             ran: ran.unwrap_or_default(),
         })
     }
-}
-
-/// User and system time of all threads in `/proc/PID/stat`, in nanoseconds.
-fn ran(stat: &str) -> Option<u64> {
-    let field = |index: usize| stat_fields(stat)?.nth(index)?.parse::<u64>().ok();
-    field(11)?.checked_add(field(12)?)?.checked_mul(NS_PER_TICK)
 }
 
 /// The CPUs in a `/proc/PID/status`.
@@ -116,8 +113,15 @@ mod tests {
 
     #[test]
     fn the_time_of_a_process_is_that_of_all_of_its_threads() {
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 9 9 20 0 3 0 12345 1 1";
-        assert_eq!(ran(stat), Some(2_000_000_000));
-        assert_eq!(ran("7 (a) S 1"), None);
+        let root = tempfile::tempdir().unwrap();
+        let threads = Threads { proc_root: root.path() };
+        let stat = root.path().join("7/stat");
+        fs::create_dir(root.path().join("7")).unwrap();
+        let before = b"7 (a \xff) c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50".as_slice();
+        let after = b" 9 9 20 0 3 0 12345 1 1 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0\n";
+        fs::write(&stat, [before, after].concat()).unwrap();
+        assert_eq!(threads.ran(7), Some(2_000_000_000), "whatever its name is");
+        fs::write(&stat, "7 (a) S 1").unwrap();
+        assert_eq!((threads.ran(7), threads.ran(8)), (None, None));
     }
 }

@@ -21,7 +21,7 @@ impl Host {
         let mount =
             format!("25 22 0:23 / {}/cg rw - cgroup2 cgroup2 rw\n", host.dir.path().display());
         host.write("proc/self/mountinfo", &mount);
-        let stat = format!("7 (a) b) {}", "0 ".repeat(19) + "50 0");
+        let stat = format!("7 (a) b) {}", "0 ".repeat(19) + "50" + &" 0".repeat(15));
         host.write("proc/7/stat", &stat);
         host.move_to("/job/pod");
         host

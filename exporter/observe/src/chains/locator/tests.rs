@@ -26,7 +26,8 @@ fn thread(root: &Path, pid: u32, (tid, comm, cpus, ms): (u32, &str, &str, u64)) 
 fn process(root: &Path, pid: u32, threads: &[(u32, &str, &str, u64)]) {
     threads.iter().for_each(|&own| thread(root, pid, own));
     let ticks = threads.iter().map(|own| own.3).sum::<u64>() / 10;
-    let stat = format!("{pid} (x) S 1 7 7 0 -1 0 1 0 0 0 {ticks} 0 0 0 20 0 3 0 1 1 1");
+    let rest = " 0".repeat(15);
+    let stat = format!("{pid} (x) S 1 7 7 0 -1 0 1 0 0 0 {ticks} 0 0 0 20 0 3 0 1{rest}");
     fs::write(root.join(format!("{pid}/stat")), stat).unwrap();
 }
 
