@@ -11,7 +11,7 @@ use std::time::Duration;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use gpucause_http::client::{self, Address, Client, Conversation, GetError, tls_advice};
-use gpucause_trace::recording::{Recording as _, RecordingError};
+use gpucause_trace::recording::Recording as _;
 use gpucause_trace::trace::Trace;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
@@ -135,7 +135,7 @@ pub enum AskError {
     NotUnderstood(Address, serde_json::Error),
     /// A snapshot is damaged, or none.
     #[error("the snapshot of {0} cannot be read: {1}")]
-    BadSnapshot(Address, RecordingError),
+    BadSnapshot(Address, String),
     /// A flight record cannot be stored here.
     #[error("the flight record of {0} cannot be stored here: {1}")]
     NotStored(Address, std::io::Error),
@@ -253,14 +253,12 @@ pub(crate) async fn chains_over(
 pub(crate) async fn snapshot(node: &Client) -> Result<Trace, AskError> {
     let url = node.address();
     let body = body_of(&mut connect(node).await?, url, SNAPSHOT, TRACE_FILE, MAX_SNAPSHOT).await?;
-    let bad = |error: RecordingError| AskError::BadSnapshot(url.clone(), error);
-    let trace = Trace::of_bytes(Path::new(&url.to_string()), &body).map_err(bad)?;
+    let bad = |why| AskError::BadSnapshot(url.clone(), why);
+    let trace = Trace::of_bytes(Path::new(&url.to_string()), &body);
+    let trace = trace.map_err(|error| bad(error.to_string()))?;
     match trace.nodes() {
         [_] => Ok(trace),
-        nodes => {
-            let why = format!("it has {} nodes", nodes.len());
-            Err(bad(RecordingError::Damaged(url.to_string().into(), why)))
-        }
+        nodes => Err(bad(format!("it has {} nodes", nodes.len()))),
     }
 }
 

@@ -90,8 +90,7 @@ fn lines_of(file: &TraceFile) -> Vec<String> {
             // Which of the two, a file does not say.
             let until = until.unwrap_or_else(|| "no end: still being recorded, or killed".into());
             let details = details.iter().filter(|(name, _)| name != OBSERVATION);
-            let details: Vec<_> =
-                details.map(|(name, value)| format!("{name}={value}")).collect();
+            let details: Vec<_> = details.map(|(name, value)| format!("{name}={value}")).collect();
             let (from, details) = (utc(*from, true), details.join(", "));
             format!("  session on {node} by {recorder}: {from} - {until} {details}")
         },

@@ -32,15 +32,15 @@ pub async fn gather(nodes: &[Client], limits: Limits) -> Result<GatheredNodes, W
     let mut add = |node: &NodeAnswer, trace: Trace| {
         let name = node.url.to_string();
         let added = gathering.add(&name, (&name).into(), Box::new(trace));
-        added.map_err(|error| failure(&node.url, error))?;
+        added.map_err(|error| failure(&node.url, &error))?;
         arrived.push(node.url.clone());
         Ok(())
     };
     let mut answer = snapshots(nodes, limits, &mut add).await;
     answer.make_names_distinct();
     let connection = gathering.finish()?;
-    let named = name(&connection, &arrived, &answer.answers);
-    named.map_err(|source| WriteError::Write("the tables of live nodes".into(), source))?;
+    let arranged = arrange(&connection, &arrived, &answer.answers);
+    arranged.map_err(|source| WriteError::Write("the tables of live nodes".into(), source))?;
     Ok(GatheredNodes { connection, answer })
 }
 
@@ -54,33 +54,46 @@ impl GatheredNodes {
     }
 }
 
-fn failure(url: &Address, error: MergeError) -> AskError {
+fn failure(url: &Address, error: &MergeError) -> AskError {
     match error {
         MergeError::Read(RecordingError::Busy(_)) | MergeError::Write(_) => {
             AskError::OutOfMemory(url.clone(), FULL.to_owned())
         }
-        MergeError::Read(error) => AskError::BadSnapshot(url.clone(), error),
-        other => {
-            let why = RecordingError::Damaged(url.to_string().into(), other.to_string());
-            AskError::BadSnapshot(url.clone(), why)
-        }
+        other => AskError::BadSnapshot(url.clone(), other.to_string()),
     }
 }
 
-/// Gives nodes the names and clocks that they have in the order of nodes, whichever arrived first.
-fn name(
+/// Gives nodes the places, names and clocks that they have in the order of nodes, whichever arrived first.
+fn arrange(
     connection: &Connection,
     arrived: &[Address],
     answers: &[NodeAnswer],
 ) -> rusqlite::Result<()> {
+    connection.execute_batch(
+        "BEGIN; CREATE TABLE places (given INTEGER PRIMARY KEY, place INTEGER NOT NULL)",
+    )?;
     let reference = answers.first().and_then(|first| first.clock);
-    let mut update =
-        connection.prepare("UPDATE nodes SET name = ?, clock_ahead_ns = ? WHERE id = ?")?;
-    for (id, url) in (0i64..).zip(arrived) {
-        let Some(node) = answers.iter().find(|node| node.url == *url) else { continue };
+    for (given, url) in (0i64..).zip(arrived) {
+        let Some((place, node)) = (0i64..).zip(answers).find(|(_, node)| node.url == *url) else {
+            continue;
+        };
         let ahead = node.clock.zip(reference);
         let ahead_ns = ahead.map(|(own, first): (ClockOffset, _)| own.ahead_of_ns(&first));
-        update.execute(params![node.chains.node, ahead_ns, id])?;
+        connection.execute("INSERT INTO places VALUES (?, ?)", [given, place])?;
+        connection.execute(
+            "UPDATE nodes SET name = ?, clock_ahead_ns = ? WHERE id = ?",
+            params![node.chains.node, ahead_ns, given],
+        )?;
     }
-    Ok(())
+    for table in ["sessions", "processes", "chains"] {
+        connection.execute_batch(&format!(
+            "UPDATE {table} SET node = (SELECT place FROM places WHERE given = node)"
+        ))?;
+    }
+    // No two have the same number in between.
+    connection.execute_batch(
+        "UPDATE nodes SET id = -1 - (SELECT place FROM places WHERE given = id);
+         UPDATE nodes SET id = -1 - id;
+         DROP TABLE places; COMMIT",
+    )
 }

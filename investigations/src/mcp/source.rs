@@ -162,7 +162,9 @@ pub(super) async fn snapshots<T: Send>(
 ) -> (FleetAnswer, Vec<T>) {
     let mut read = Vec::new();
     let mut take = |node: &NodeAnswer, trace: Trace| {
-        let own = of(&trace).map_err(|error| AskError::BadSnapshot(node.url.clone(), error))?;
+        let bad =
+            |error: RecordingError| AskError::BadSnapshot(node.url.clone(), error.to_string());
+        let own = of(&trace).map_err(bad)?;
         read.push((node.url.clone(), own));
         Ok(())
     };

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_http::client::{Address, Client, Identity, connector};
 use gpucause_investigations::fleet::{Limits, chains, flights, gather};
 use gpucause_investigations::query::{self, tables};
 use gpucause_trace::recording::Recording as _;
+use rusqlite::{Connection, MAIN_DB};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -128,10 +130,25 @@ async fn a_node_that_calls_itself_as_another_would_be_called_is_not_counted_as_t
     assert_eq!(serde_json::to_value(&answer.rows[0]).unwrap(), serde_json::json!([3]));
 }
 
+fn with_damaged_accounts() -> &'static [u8] {
+    let own = Nature { processes: vec![ProcessSnapshot::default()], ..Nature::default() };
+    let bytes = own.snapshot("damaged");
+    let mut database = Connection::open_in_memory().unwrap();
+    database.deserialize_read_exact(MAIN_DB, &bytes[..], bytes.len(), false).unwrap();
+    database.execute("UPDATE looks SET accounts = x'00'", []).unwrap();
+    Vec::leak(database.serialize(MAIN_DB).unwrap().to_vec())
+}
+
 #[tokio::test]
 async fn a_snapshot_that_is_damaged_is_a_failure_of_its_node_alone() {
     let ahead = start("ahead", Nature { ahead: 5.0, ..Nature::default() }).await;
-    let damaged = [&b"no file"[..], b"SQLite format 3\0 and nothing else", b""];
+    let damaged = [
+        &b"no file"[..],
+        b"SQLite format 3\0 and nothing else",
+        b"",
+        // Found while it is copied.
+        with_damaged_accounts(),
+    ];
     let mut nodes = vec![plain(start("good", Nature::default()).await), plain(ahead)];
     for bytes in damaged {
         let nature = Nature { damaged: Some(bytes), ..Nature::default() };

@@ -26,7 +26,7 @@ pub(in crate::commands) async fn read(
     let mut add = |node: &NodeAnswer, trace: Trace| {
         let url = &node.url;
         let added = reading.add(&url.to_string(), &trace);
-        added.map_err(|error| AskError::BadSnapshot(url.clone(), error))
+        added.map_err(|error| AskError::BadSnapshot(url.clone(), error.to_string()))
     };
     // Clocks are not compared.
     let limits = Limits { samples: 1, ..Limits::default() };

@@ -29,6 +29,8 @@ pub(super) struct Copying {
     chains: Chains,
     /// Inputs copied so far.
     inputs: usize,
+    /// True if the file gets the snapshots themselves, beside the totals of the last ones.
+    keeps_snapshots: bool,
 }
 
 /// A node and its clock.
@@ -73,7 +75,12 @@ impl Rows<'_> {
 impl Copying {
     pub(super) fn new(store: Store) -> Self {
         let (nodes, last, chains) = (Vec::new(), HashMap::new(), Chains::default());
-        Self { store, nodes, last, events: 0, chains, inputs: 0 }
+        Self { store, nodes, last, events: 0, chains, inputs: 0, keeps_snapshots: true }
+    }
+
+    /// For what only statements read.
+    pub(super) fn without_snapshots(store: Store) -> Self {
+        Self { keeps_snapshots: false, ..Self::new(store) }
     }
 
     pub(super) fn nodes(&self) -> &[Known] {
@@ -91,15 +98,16 @@ impl Copying {
         self.store.into_connection()
     }
 
-    /// Copies a recording without events. A failure leaves nothing of it behind, and nothing can be copied after one.
+    /// Copies a recording without events. A failure leaves nothing of it behind.
     pub(super) fn copy_whole(&mut self, input: &Input) -> Result<(), MergeError> {
+        let mark = self.store.mark();
         let copied = self.copy_rows(input, &HashSet::new(), &mut |_, _| {});
         let written = copied.and_then(|()| Ok(self.write_chains()?));
         match written {
             Ok(()) => Ok(self.store.commit()?),
             Err(error) => {
                 self.chains = Chains::default();
-                self.store.roll_back()?;
+                self.store.roll_back(mark)?;
                 Err(error)
             }
         }
@@ -287,7 +295,10 @@ impl Copying {
                 }
             }
         }
-        self.store.snapshot(session, &recorded.input)
+        if self.keeps_snapshots {
+            self.store.snapshot(session, &recorded.input)?;
+        }
+        Ok(())
     }
 
     fn copy_events(

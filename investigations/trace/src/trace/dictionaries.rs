@@ -30,6 +30,21 @@ impl Default for Dictionaries {
 }
 
 impl Dictionaries {
+    /// Rows of each table.
+    pub(super) fn rows(&self) -> [i64; 5] {
+        let Self { names, ops, tasks, threads, stacks } = self;
+        [names.rows(), ops.rows(), tasks.rows(), threads.rows(), stacks.rows()]
+    }
+
+    /// Forgets the rows that were added after there were so many.
+    pub(super) fn shrink(&mut self, [names, ops, tasks, threads, stacks]: [i64; 5]) {
+        self.names.shrink(names);
+        self.ops.shrink(ops);
+        self.tasks.shrink(tasks);
+        self.threads.shrink(threads);
+        self.stacks.shrink(stacks);
+    }
+
     fn name(&mut self, connection: &Connection, text: &str) -> rusqlite::Result<i64> {
         self.names.id(connection, text, || text.into(), |id| (id, text.to_owned()))
     }

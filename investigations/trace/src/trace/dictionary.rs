@@ -19,6 +19,16 @@ impl<K: Hash + Eq> Dictionary<K> {
         Self { insert, known: HashMap::new() }
     }
 
+    /// Forgets the keys whose rows were added after there were so many.
+    pub(super) fn shrink(&mut self, rows: i64) {
+        self.known.retain(|_, id| *id <= rows);
+    }
+
+    /// Rows of the table.
+    pub(super) fn rows(&self) -> i64 {
+        self.known.len() as i64
+    }
+
     /// The number of `key`. A new key gets the row that `row` returns for its number.
     pub(super) fn id<Q, P: Params>(
         &mut self,
@@ -34,7 +44,7 @@ impl<K: Hash + Eq> Dictionary<K> {
         if let Some(&id) = self.known.get(key) {
             return Ok(id);
         }
-        let id = self.known.len() as i64 + 1;
+        let id = self.rows() + 1;
         connection.execute(self.insert, row(id))?;
         self.known.insert(owned(), id);
         Ok(id)
@@ -52,6 +62,16 @@ pub(super) struct Pairs<K: Hash + Eq> {
 impl<K: Hash + Eq + Copy> Pairs<K> {
     pub(super) fn new(insert: &'static str) -> Self {
         Self { insert, known: HashMap::new(), count: 0 }
+    }
+
+    /// See [`Dictionary::shrink`].
+    pub(super) fn shrink(&mut self, rows: i64) {
+        self.count = rows;
+        self.known.values_mut().for_each(|known| known.retain(|_, id| *id <= rows));
+    }
+
+    pub(super) const fn rows(&self) -> i64 {
+        self.count
     }
 
     /// The number of the pair. A new pair gets the row that `row` returns for its number.

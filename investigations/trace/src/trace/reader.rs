@@ -76,21 +76,7 @@ impl Trace {
         if version < 1 {
             return Err(damaged(format!("there is no schema version {version}")));
         }
-        for table in schema::TABLES {
-            // Reading a row of a view, virtual table or computed column could take unbounded work.
-            let is_table = "SELECT count(*) FROM pragma_table_list \
-                            WHERE schema = 'main' AND type = 'table' AND name = ?";
-            let computed = "SELECT count(*) FROM pragma_table_xinfo(?) WHERE hidden <> 0";
-            let count = |sql| -> Result<i64, _> {
-                connection.query_row(sql, [table], |row| row.get(0)).map_err(|e| error(path, e))
-            };
-            if count(is_table)? != 1 {
-                return Err(damaged(format!("it has no table {table}")));
-            }
-            if count(computed)? != 0 {
-                return Err(damaged(format!("columns of its table {table} are computed")));
-            }
-        }
+        check_tables(&connection, path)?;
         let lists = with_names(&connection, Lists::read);
         let lists = lists.map_err(|failure| failed(path, failure))?;
         Ok(Self { path: owned, connection, version, lists })
@@ -181,6 +167,29 @@ impl Trace {
         // No row has this number.
         self.lists.rows_of_processes.get(index).copied().unwrap_or(-1)
     }
+}
+
+/// Refuses what is no plain table: reading a row of a view, virtual table or computed column could take unbounded work.
+fn check_tables(connection: &Connection, path: &Path) -> Result<(), RecordingError> {
+    let prepare = |sql| connection.prepare(sql).map_err(|source| error(path, source));
+    let mut is_table = prepare(
+        "SELECT count(*) FROM pragma_table_list \
+         WHERE schema = 'main' AND type = 'table' AND name = ?",
+    )?;
+    let mut computed = prepare("SELECT count(*) FROM pragma_table_xinfo(?) WHERE hidden <> 0")?;
+    for table in schema::TABLES {
+        let count = |statement: &mut rusqlite::Statement<'_>| -> Result<i64, RecordingError> {
+            statement.query_row([table], |row| row.get(0)).map_err(|source| error(path, source))
+        };
+        let damaged = |reason| Err(RecordingError::Damaged(path.to_owned(), reason));
+        if count(&mut is_table)? != 1 {
+            return damaged(format!("it has no table {table}"));
+        }
+        if count(&mut computed)? != 0 {
+            return damaged(format!("columns of its table {table} are computed"));
+        }
+    }
+    Ok(())
 }
 
 fn failed(path: &Path, failure: ListError) -> RecordingError {

@@ -44,8 +44,8 @@ const INSERT_EVENT: &str =
 pub struct Store {
     pub(super) connection: Connection,
     pub(super) path: PathBuf,
-    dictionaries: Dictionaries,
-    nodes: Vec<String>,
+    pub(super) dictionaries: Dictionaries,
+    pub(super) nodes: Vec<String>,
     sessions: i64,
     processes: i64,
     snapshots: i64,

@@ -16,13 +16,27 @@ const CLOSED_EVERY: Duration = Duration::from_millis(50);
 /// Finished files up to this size in bytes get smaller pages.
 const SMALL_FILE: u64 = 1 << 20;
 
+/// Numbers that a store has given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    nodes: usize,
+    names: [i64; 5],
+}
+
 impl Store {
-    /// Discards the open transaction. No row may be added after it: names that it wrote count as written.
-    pub(crate) fn roll_back(&mut self) -> Result<(), WriteError> {
+    /// The state to [return to](Self::roll_back) from the next transaction.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { nodes: self.nodes.len(), names: self.dictionaries.rows() }
+    }
+
+    /// Discards the open transaction, which was begun after the mark.
+    pub(crate) fn roll_back(&mut self, Mark { nodes, names }: Mark) -> Result<(), WriteError> {
         // SQLite itself may have discarded it.
         if self.open_since.take().is_some() && !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK").map_err(|source| self.error(source))?;
         }
+        self.nodes.truncate(nodes);
+        self.dictionaries.shrink(names);
         Ok(())
     }
 
