@@ -102,7 +102,7 @@ impl Launches {
         Self { timed, sum, waited, ..self }
     }
 
-    /// Those that a window without observed ones has at the rate of the longer window's observed time.
+    /// The launches of a window without observed ones, at the rate of the longer window's observed time.
     fn at_the_rate_of(longer: &Delta<'_>, wall: Nanos) -> Self {
         let own = Self::of(longer);
         let all = of_all(wall, own.all, longer.observed().0).0;

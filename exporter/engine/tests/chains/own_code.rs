@@ -149,7 +149,7 @@ fn slow_workers_alone_are_named_where_a_thread_computes_between_batches() {
     host.only(Cause::DataloaderStarvation);
 }
 
-/// A window of which a tenth was observed.
+/// A window that was observed for a tenth.
 fn tenth_observed(train: &mut Process, launches: u64) {
     train.on(100).launches(launches, 8 * US).pauses(launches, 42 * US);
     train.now.launches.unobserved.0 += WINDOW - WINDOW / 10;
@@ -177,7 +177,7 @@ fn observed_time_without_launches_ends_what_was_not_observed() {
     host.run_all(300, |processes, window| match window % 15 {
         0 => tenth_observed(&mut processes[0], 4_000),
         1 => unobserved(&mut processes[0]),
-        // An evaluation, of which a tenth of the first window is observed.
+        // An evaluation; a tenth of its first window is observed.
         2 => tenth_observed(&mut processes[0], 0),
         3..=6 => unobserved(&mut processes[0]),
         _ => steady(&mut processes[0]),
