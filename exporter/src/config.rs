@@ -70,7 +70,7 @@ pub struct ProbeSettings {
     pub budget: Budget,
     /// Share that they may take while they only count calls; above it a process is partly observed.
     pub counting_limit: Budget,
-    /// On arm64, functions get probes also where the kernel must single-step their first instruction: real processors go on at a wrong
+    /// On arm64, functions get probes also where the kernel must single-step an instruction: real processors go on at a wrong
     /// address at times. Read at start.
     pub risky_single_steps: bool,
 }

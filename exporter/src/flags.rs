@@ -69,7 +69,7 @@ pub struct ExporterArgs {
     /// Share of a thread's time that probes may take while they only count its calls, or off for no limit; a process that is over it is partly observed; wins over the configuration file [default: 3%]
     #[arg(long = "probe.counting-limit", value_name = "SHARE")]
     pub counting_limit: Option<Budget>,
-    /// On arm64, probe also functions whose first instruction the kernel must single-step, as it must for most of CUDA: programs on real processors can crash
+    /// On arm64, probe also functions in which the kernel must single-step an instruction, as in few of CUDA: programs on real processors can crash
     #[arg(long = "probe.risky-single-steps")]
     pub risky_single_steps: bool,
     /// Flags of the page of metrics.

@@ -126,7 +126,7 @@ static __always_inline __u64 open_frame(struct bpf_user_pt_regs_t *ctx, struct t
  * duplicate. */
 VERIFIED_ONCE int begin_nested(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
-	__u64 stack = PT_REGS_SP(ctx);
+	__u64 stack = stack_at_entry(ctx, cookie);
 	__u32 op = op_of(cookie), link = link_of(cookie);
 
 	if (!thread)
@@ -179,7 +179,7 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 		return false;
 	}
 	frame = frame_at(thread, thread->depth);
-	frame->stack = PT_REGS_SP(ctx);
+	frame->stack = stack_at_entry(ctx, cookie);
 	frame->op = op;
 	frame->link = link;
 	frame->tail_called = 0;

@@ -13,6 +13,8 @@
 #define ANY_CALL (~0ULL)
 /* Entry and return are one link, so a call can skip its return probe. */
 #define ONE_LINK (1ULL << 32)
+/* Above it the cookie has the bytes of stack that the function has reserved where it is probed. */
+#define RESERVED_SHIFT 40
 
 static __always_inline __u16 op_of(__u64 cookie)
 {
@@ -22,6 +24,16 @@ static __always_inline __u16 op_of(__u64 cookie)
 static __always_inline __u16 link_of(__u64 cookie)
 {
 	return cookie >> 16;
+}
+
+/* The stack pointer before the function's first instruction: on arm64 the probe may be behind others that reserve stack. */
+static __always_inline __u64 stack_at_entry(struct bpf_user_pt_regs_t *ctx, __u64 cookie)
+{
+#if defined(__TARGET_ARCH_arm64)
+	return PT_REGS_SP(ctx) + (cookie >> RESERVED_SHIFT);
+#else
+	return PT_REGS_SP(ctx);
+#endif
 }
 
 static __always_inline struct frame *frame_at(struct thread *thread, __u32 index)

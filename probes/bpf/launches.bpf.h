@@ -253,7 +253,7 @@ VERIFIED_ONCE int is_in_counted(struct bpf_user_pt_regs_t *ctx, struct thread *t
 /* Remembers the call that is counted. Returns false for a second report of it, through another mount of the file. */
 VERIFIED_ONCE int begin_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie)
 {
-	__u64 stack = PT_REGS_SP(ctx);
+	__u64 stack = stack_at_entry(ctx, cookie);
 
 	if (!thread)
 		return false;
@@ -374,7 +374,7 @@ static __noinline bool leaves_nested(struct thread *thread, __u32 op)
 static __always_inline bool is_only_counted(struct bpf_user_pt_regs_t *ctx, struct thread *thread, __u64 cookie,
 					    __u32 class)
 {
-	if (class <= LOAD_ASYNC && class != LOAD_QUERY && thread->counted_stack > PT_REGS_SP(ctx) &&
+	if (class <= LOAD_ASYNC && class != LOAD_QUERY && thread->counted_stack > stack_at_entry(ctx, cookie) &&
 	    thread->counted_link != link_of(cookie) && is_in_counted(ctx, thread, op_of(cookie))) {
 		leave_at_entry(thread, LOAD_NESTED);
 		return true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::{LoadClass, OpId};
+use gpucause_abi::op::LoadClass;
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
@@ -47,8 +47,30 @@ pub(crate) struct FileLinks {
 #[derive(Debug, Default)]
 struct Removable {
     groups: Vec<Group>,
-    /// Offset, and cookie without link.
-    sites: Vec<(u64, u64)>,
+    /// Their cookies have no link.
+    sites: Vec<CallSite>,
+}
+
+/// Where one function is probed.
+#[derive(Debug, Clone)]
+pub(crate) struct CallSite {
+    /// File offset of the probe at entry, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) cookie: u64,
+    /// File offsets of the instructions that calls end with; empty for a return probe.
+    pub(crate) returns: Vec<u64>,
+}
+
+impl CallSite {
+    fn of(site: &ProbeSite) -> Self {
+        let stepped = if site.prologue == Prologue::SingleStepped { SINGLE_STEPPED } else { 0 };
+        let cookie = u64::from(site.op.0) | stepped | u64::from(site.reserved) << RESERVED_SHIFT;
+        Self { offset: site.offset, cookie, returns: site.returns.clone() }
+    }
+
+    fn with_link(&self, link: LinkId) -> Self {
+        Self { cookie: self.cookie | u64::from(link.0) << 16, ..self.clone() }
+    }
 }
 
 /// The group of a call's probes.
@@ -101,10 +123,10 @@ impl CallProbes {
     pub(crate) fn attach_group(
         &self,
         path: &Path,
-        probes: &[(u64, u64)],
+        sites: &[CallSite],
         links: &mut Vec<Link>,
     ) -> Result<(), AttachError> {
-        attach_group(&self.programs, path, None, probes, links)
+        attach_group(&self.programs, path, None, sites, links)
     }
 }
 
@@ -140,24 +162,33 @@ fn pid_of(user: Option<Tgid>) -> i32 {
 fn perf(
     programs: &Programs,
     path: &Path,
-    probes: &[(u64, u64)],
+    site: &CallSite,
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
-    let (enter, leave) =
-        (program(programs, "call_enter_perf")?, program(programs, "call_leave_perf")?);
-    for &(offset, cookie) in probes {
-        let attach = |program: &ProgramMut<'_>, retprobe| {
-            let options = UprobeOpts { cookie, retprobe, ..UprobeOpts::default() };
-            let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-            program
-                .attach_uprobe_with_opts(-1, path, offset, options)
-                .map_err(|source| AttachError::Refused { sites: probes.len(), source })
-        };
-        let leave = attach(&leave, true)?;
-        links.push(attach(&enter, false)?);
-        links.push(leave);
+    let attach = |name, (offset, cookie): (u64, u64), retprobe| {
+        let options = UprobeOpts { cookie, retprobe, ..UprobeOpts::default() };
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        program(programs, name)?
+            .attach_uprobe_with_opts(-1, path, offset, options)
+            .map_err(|source| AttachError::Refused { sites: 1, source })
+    };
+    let at = (site.offset, site.cookie);
+    let mut leave = Vec::new();
+    if site.returns.is_empty() {
+        leave.push(attach("call_leave_perf", at, true)?);
     }
+    for end in ends(site) {
+        leave.push(attach("call_leave_perf", end, false)?);
+    }
+    links.push(attach("call_enter_perf", at, false)?);
+    links.append(&mut leave);
     Ok(())
+}
+
+/// Offsets and cookies of the probes where the calls of a site end.
+fn ends(site: &CallSite) -> impl Iterator<Item = (u64, u64)> {
+    let cookie = site.cookie & OP_AND_LINK;
+    site.returns.iter().map(move |&offset| (offset, cookie))
 }
 
 /// Entry links come first in the result: attached after the return links and closed before them. A return without entry is
@@ -166,24 +197,36 @@ fn attach_group(
     programs: &Programs,
     path: &Path,
     user: Option<Tgid>,
-    probes: &[(u64, u64)],
+    sites: &[CallSite],
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
-    if probes.is_empty() {
-        return Ok(());
+    if programs.mode == AttachMode::Perf {
+        return sites.iter().try_for_each(|site| perf(programs, path, site, links));
     }
     let at = (path, user);
+    let (with_ends, others): (Vec<_>, Vec<_>) =
+        sites.iter().partition(|site| !site.returns.is_empty());
+    let entry = |site: &&CallSite| (site.offset, site.cookie);
+    let others: Vec<_> = others.iter().map(entry).collect();
     match programs.mode {
+        _ if others.is_empty() => {}
         AttachMode::Session => {
-            links.push(multi(programs, "call_session", at, probes, (false, true))?);
+            links.push(multi(programs, "call_session", at, &others, (false, true))?);
         }
-        AttachMode::Multi => {
-            let leave = multi(programs, "call_leave_multi", at, probes, (true, false))?;
-            links.push(multi(programs, "call_enter_multi", at, probes, (false, false))?);
+        AttachMode::Multi | AttachMode::Perf => {
+            let leave = multi(programs, "call_leave_multi", at, &others, (true, false))?;
+            links.push(multi(programs, "call_enter_multi", at, &others, (false, false))?);
             links.push(leave);
         }
-        AttachMode::Perf => perf(programs, path, probes, links)?,
     }
+    if with_ends.is_empty() {
+        return Ok(());
+    }
+    let ends: Vec<_> = with_ends.iter().flat_map(|site| ends(site)).collect();
+    let entries: Vec<_> = with_ends.iter().map(entry).collect();
+    let leave = multi(programs, "call_leave_multi", at, &ends, (false, false))?;
+    links.push(multi(programs, "call_enter_multi", at, &entries, (false, false))?);
+    links.push(leave);
     Ok(())
 }
 
@@ -200,11 +243,10 @@ impl Attach for CallProbes {
     ) -> Result<FileLinks, AttachError> {
         let (mut others, mut removable) = (Vec::new(), <[Removable; GROUPS]>::default());
         for site in sites {
-            let cookie = cookie(site.op, site.prologue);
             let group = site.op.op().and_then(|op| group_of(op.load_class()));
             match group.and_then(|group| removable.get_mut(group)) {
-                None => others.push((site.offset, with_link(cookie, link))),
-                Some(group) => group.sites.push((site.offset, cookie)),
+                None => others.push(CallSite::of(site).with_link(link)),
+                Some(group) => group.sites.push(CallSite::of(site)),
             }
         }
         self.link_states.set([(link, 0)]);
@@ -253,10 +295,9 @@ impl Attach for CallProbes {
                 continue;
             }
             self.groups.replace(groups, users, &mut self.link_states, |id, user| {
-                let probes: Vec<_> =
-                    sites.iter().map(|&(offset, cookie)| (offset, with_link(cookie, id))).collect();
+                let sites: Vec<_> = sites.iter().map(|site| site.with_link(id)).collect();
                 let mut attached = Vec::new();
-                attach_group(programs, &path, user, &probes, &mut attached)?;
+                attach_group(programs, &path, user, &sites, &mut attached)?;
                 Ok(attached)
             })?;
         }
@@ -264,14 +305,7 @@ impl Attach for CallProbes {
     }
 }
 
-/// That of the programs.
+/// Parts of a cookie, as the programs read them.
+const OP_AND_LINK: u64 = 0xffff_ffff;
 const SINGLE_STEPPED: u64 = 1 << 33;
-
-fn cookie(op: OpId, prologue: Prologue) -> u64 {
-    let stepped = if prologue == Prologue::SingleStepped { SINGLE_STEPPED } else { 0 };
-    u64::from(op.0) | stepped
-}
-
-fn with_link(cookie: u64, link: LinkId) -> u64 {
-    cookie | u64::from(link.0) << 16
-}
+const RESERVED_SHIFT: u32 = 40;

@@ -17,7 +17,7 @@ use gpucause_abi::record::HIT_BATCH;
 use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
-use crate::attach::{AttachError, CallProbes};
+use crate::attach::{AttachError, CallProbes, CallSite};
 use crate::hit_cost::{HitCost, HitCosts, TYPICAL};
 use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
@@ -190,11 +190,18 @@ pub(crate) fn hit_costs(
 ) -> Result<(HitCosts, Vec<Link>), CalibrationError> {
     let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
     let mut links = Vec::new();
-    let mut probes = vec![(file_offset(probed)?, cookie)];
+    let site = |function| {
+        Ok::<_, CalibrationError>(CallSite {
+            offset: file_offset(function)?,
+            cookie,
+            returns: Vec::new(),
+        })
+    };
+    let mut sites = vec![site(probed)?];
     if single_steps {
-        probes.push((file_offset(stepped)?, cookie));
+        sites.push(site(stepped)?);
     }
-    call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
+    call_probes.attach_group(Path::new("/proc/self/exe"), &sites, &mut links)?;
     // Not of zeros, which would all be one page.
     let working_set = vec![1; WORKING_SET];
     modes.calibrate(Calibrate::Timed)?;
@@ -210,7 +217,8 @@ pub(crate) fn hit_costs(
     let [warm_timed, cold_timed] = timed;
     let [warm_counted, cold_counted] = counted;
     let timed = cold_timed?;
-    let counted = cold_counted?.min(timed);
+    // On arm64 most calls have a probe where they end, also those that are only counted.
+    let counted = if cfg!(target_arch = "aarch64") { timed } else { cold_counted?.min(timed) };
     // One that other load spoiled takes none of the others along.
     let stepped = with_step.map_or(TYPICAL.stepped, |step| step.less(counted));
     let cold = HitCost { timed, counted, stepped };

@@ -16,6 +16,7 @@ use object::elf::{
 };
 use thiserror::Error;
 
+mod arm64;
 mod exported_data;
 mod inside;
 mod jump_stub;
@@ -23,6 +24,7 @@ mod kernel_handles;
 mod link_address;
 mod names;
 mod note;
+mod place;
 mod prologue;
 mod source;
 mod symbol_tables;
@@ -37,6 +39,7 @@ pub use exported_data::exported_data;
 pub use kernel_handles::{KernelHandle, kernel_handles};
 pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
+use place::place;
 pub use prologue::Prologue;
 use source::Source;
 pub use symbol_tables::{SymbolTables, symbol_tables};
@@ -98,6 +101,10 @@ pub struct ProbeSite {
     pub symbol: String,
     /// File offset of the probed instruction, in bytes.
     pub offset: u64,
+    /// Bytes of stack that the function has reserved there.
+    pub reserved: u32,
+    /// File offsets of the instructions that calls end with, in bytes; empty where the address to return to can be changed at `offset`.
+    pub returns: Vec<u64>,
     /// Cost of a hit.
     pub prologue: Prologue,
 }
@@ -431,42 +438,6 @@ fn build_id(
         }
     }
     Ok(None)
-}
-
-/// Converts addresses to file offsets and keeps one function per offset.
-fn place(
-    source: &Source<'_>,
-    segments: &[ProgramHeader64<LE>],
-    mut functions: Vec<Function>,
-    image: &mut LibraryImage,
-) -> Result<(), ElfError> {
-    // The shortest name is the documented one: `ncclReduce` before `pncclReduce`.
-    functions.sort_by(|a, b| {
-        (a.address, a.symbol.len(), &a.symbol).cmp(&(b.address, b.symbol.len(), &b.symbol))
-    });
-    let mut previous: Option<(u64, OpId)> = None;
-    for Function { address, op, symbol, .. } in functions {
-        if let Some((_, kept)) = previous.filter(|(at, _)| *at == address) {
-            image.folded += usize::from(kept != op);
-            continue;
-        }
-        previous = Some((address, op));
-        let Some((offset, available)) = file_range(segments, address) else {
-            image.unplaced += 1;
-            continue;
-        };
-        let code = source.read_upto(offset, available.min(prologue::LONGEST))?;
-        if code.is_empty() {
-            image.unplaced += 1;
-            continue;
-        }
-        let (skipped, prologue) = prologue::of(&code);
-        image.sites.push(ProbeSite { op, symbol, offset: offset + skipped, prologue });
-    }
-    // Two segments may map the same bytes at different addresses.
-    image.sites.sort_by_key(|site| site.offset);
-    image.sites.dedup_by_key(|site| site.offset);
-    Ok(())
 }
 
 /// File offset of an address in an executable segment, and the bytes that follow in the segment.

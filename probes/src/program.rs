@@ -385,7 +385,11 @@ fn configure(
         let name = program.name().to_string_lossy().into_owned();
         let wanted = match name.as_str() {
             "call_session" => mode == AttachMode::Session,
-            "call_enter_multi" | "call_leave_multi" => mode == AttachMode::Multi,
+            // On arm64 most calls are seen by two probes that are no session.
+            "call_enter_multi" | "call_leave_multi" => {
+                mode == AttachMode::Multi
+                    || mode == AttachMode::Session && cfg!(target_arch = "aarch64")
+            }
             "call_enter_perf" | "call_leave_perf" => mode == AttachMode::Perf,
             program => is_wanted(program),
         };

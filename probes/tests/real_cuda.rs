@@ -20,7 +20,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use gpucause_abi::op::{Api, OpId, op_of_symbol};
+use gpucause_abi::op::{Abi, Api, OpId, op_of_symbol};
 use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library, read_module};
 use gpucause_probes::entry_points::entry_points;
 use object::read::elf::ElfFile64;
@@ -103,6 +103,12 @@ fn counted_errors(daemon: &Daemon, pid: u32) -> BTreeMap<(String, u32), u64> {
     errors
 }
 
+/// Returns true if a function has no probe on arm64 but one at its entry.
+fn reads_stack(symbol: &str) -> bool {
+    cfg!(target_arch = "aarch64")
+        && op_of_symbol(symbol).and_then(OpId::op).is_some_and(|op| op.reads_stack(Abi::Aarch64))
+}
+
 const MIX: &str =
     "cudaLaunchKernel=8,cudaMemcpyAsync=3,cudaMalloc=2,cudaStreamSynchronize=1,cudaEventRecord=1";
 
@@ -115,7 +121,8 @@ fn calls_of_the_real_runtimes_and_their_errors_are_counted_exactly() {
         let status = daemon.await_attached(&library);
         println!("{name}: {} sites of {} ops", status.sites, status.ops);
         assert!(status.sites > 60, "{}", status.sites);
-        assert_eq!(status.slow, [""; 0], "all begin with a push");
+        let slow = status.slow.iter().filter(|symbol| !reads_stack(symbol));
+        assert_eq!(slow.count(), 0, "{:?}", status.slow);
         let count = threads.to_string();
         let late = ["--threads", &count, "--calls", "15000", "--mix", MIX];
         let mut late = Workload::start(&library, None, &late);
@@ -228,6 +235,18 @@ fn every_operation_is_a_function_of_a_library_or_asked_for_by_name() {
     for op in OpId::all().filter(|id| !exported.contains(id)).filter_map(OpId::op) {
         let known = op.api == Api::Driver && asked.contains(op.name.as_bytes());
         assert!(known, "no library has or asks for {}", op.name);
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn nearly_every_function_is_seen_without_a_single_step() {
+    for (library, _) in LIBRARIES {
+        let image = image(&real(library));
+        let slow: Vec<_> =
+            image.slow_sites().map(|own| &*own.symbol).filter(|own| !reads_stack(own)).collect();
+        let most = if library.starts_with("nccl") { image.sites.len() / 20 } else { 0 };
+        assert!(slow.len() <= most, "{library}: {slow:?} of {}", image.sites.len());
     }
 }
 

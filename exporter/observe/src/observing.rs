@@ -20,7 +20,7 @@ const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no c
 const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
 const OVER_BUDGET: &str = "probes on calls of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
-const LEFT_OUT: &str = "functions of CUDA are not probed, as the kernel would single-step their first instruction, which can crash programs on this processor: gpucause check names them, and probe.risky_single_steps probes them all the same";
+const LEFT_OUT: &str = "functions of CUDA are not probed, as the kernel would single-step an instruction of them, which can crash programs on this processor: gpucause check names them, and probe.risky_single_steps probes them all the same";
 
 /// Returns true if this reason, for which nothing is observed, is a fault.
 pub fn is_broken(reason: &str) -> bool {

@@ -91,6 +91,13 @@ impl Op {
         self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
+    /// Returns true if the kernel programs read arguments of this op from the stack on a platform.
+    pub fn reads_stack(&self, abi: Abi) -> bool {
+        let OpInfo { function_arg, first, second, kind_arg, .. } = self.info(abi);
+        let of_role = if self.args.reads_fields() { [0, 0] } else { [first, second] };
+        of_role.into_iter().chain([function_arg, kind_arg]).any(|location| location >= STACK)
+    }
+
     /// Returns the facts that the kernel programs need about this op on a platform.
     pub fn info(&self, abi: Abi) -> OpInfo {
         let info = OpInfo {

@@ -198,13 +198,35 @@ macro_rules! export_one {
             let $function = &statics::$symbol;
             $body
         }
-        // There a probe works without a risk only where the function begins with a branch.
+        // There a probe works without a risk on a branch: the first instruction, or like in NVIDIA's libraries one behind those that
+        // save registers, where no argument can be on the stack.
         #[cfg(target_arch = "aarch64")]
         const _: () = {
+            const ARGUMENTS: &[&str] = &[$(stringify!($argument)),*];
             #[unsafe(naked)]
             #[unsafe(export_name = stringify!($symbol))]
             extern "C-unwind" fn exported($(_: $type),*) -> ::std::ffi::c_int {
-                ::std::arch::naked_asm!("b {}", sym $symbol)
+                ::std::arch::naked_asm!(
+                    ".cfi_startproc",
+                    ".if {arguments} > 6",
+                    "b {function}",
+                    ".else",
+                    "stp x29, x30, [sp, #-16]!",
+                    ".cfi_def_cfa_offset 16",
+                    ".cfi_offset 29, -16",
+                    ".cfi_offset 30, -8",
+                    "mov x29, sp",
+                    "bl {function}",
+                    "ldp x29, x30, [sp], #16",
+                    ".cfi_restore 30",
+                    ".cfi_restore 29",
+                    ".cfi_def_cfa_offset 0",
+                    "ret",
+                    ".endif",
+                    ".cfi_endproc",
+                    arguments = const ARGUMENTS.len(),
+                    function = sym $symbol,
+                )
             }
         };
     };

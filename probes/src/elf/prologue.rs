@@ -1,5 +1,7 @@
 //! Cost of a uprobe by instruction: the kernel emulates some and single-steps the rest.
 
+use super::arm64;
+
 /// How the kernel executes a probed instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prologue {
@@ -61,26 +63,14 @@ fn on_x86_64(code: &[u8]) -> Prologue {
     if emulated { Prologue::Emulated } else { Prologue::SingleStepped }
 }
 
-/// Masks and values of the instructions that every kernel emulates: b and bl, b.cond, cbz and cbnz, tbz and tbnz, adr and adrp, and br, blr
-/// and ret. A no-op is among them as of Linux 6.13 only.
-const EMULATED_ON_ARM64: [(u32, u32); 6] = [
-    (0x7c00_0000, 0x1400_0000),
-    (0xff00_0010, 0x5400_0000),
-    (0x7e00_0000, 0x3400_0000),
-    (0x7e00_0000, 0x3600_0000),
-    (0x1f00_0000, 0x1000_0000),
-    (0xff9f_fc1f, 0xd61f_0000),
-];
-
+/// A no-op is emulated as of Linux 6.13 only.
 fn on_arm64(code: &[u8]) -> Prologue {
     let first = code.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    let is_emulated =
-        |first: u32| EMULATED_ON_ARM64.iter().any(|&(mask, value)| first & mask == value);
-    if first.is_some_and(is_emulated) { Prologue::Emulated } else { Prologue::SingleStepped }
+    if first.is_some_and(arm64::is_emulated) { Prologue::Emulated } else { Prologue::SingleStepped }
 }
 
 #[cfg(test)]
-mod arm64 {
+mod arm64_tests {
     use super::*;
 
     #[test]

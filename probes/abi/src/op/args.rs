@@ -141,6 +141,14 @@ impl Args {
         }
     }
 
+    /// Returns true if the numbers of the role are offsets of fields, and no locations of arguments.
+    pub(super) const fn reads_fields(self) -> bool {
+        matches!(
+            self,
+            Self::CopyFields2d(..) | Self::CopyFields3d(..) | Self::AllocArrayDescribed(..)
+        )
+    }
+
     pub(super) const fn direction(self) -> Option<Direction> {
         match self {
             Self::Copy(_, direction)

@@ -83,6 +83,13 @@ mod tests {
     }
 
     #[test]
+    fn few_operations_read_the_stack_of_arm64() {
+        let read = OpId::all().filter_map(OpId::op).filter(|op| op.reads_stack(Abi::Aarch64));
+        let read: Vec<_> = read.map(|op| op.name).collect();
+        assert_eq!(read, ["cudaMemcpy2DArrayToArray"]);
+    }
+
+    #[test]
     fn the_seventh_and_eighth_argument_are_in_registers_of_arm64_alone() {
         assert_eq!(locations("cudaMemcpy2D"), [[0, 5, 6, STACK + 1], [0, 5, 6, 7]]);
         assert_eq!(locations("cudaMemcpy2DToArray"), [[0, 6, STACK + 1, STACK + 2], [0, 6, 7, 8]]);
