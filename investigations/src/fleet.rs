@@ -149,8 +149,7 @@ pub async fn chains(nodes: &[Client], limits: Limits) -> FleetAnswer {
     all(nodes, limits, |node| chains_only(node, limits), |_, ()| Ok(())).await
 }
 
-/// Fetches a snapshot of every node too, and passes it to `take` on arrival: no more of them are in memory than nodes are queried at
-/// a time. A node that `take` refuses is one that did not answer.
+/// Fetches a snapshot of every node too, and passes it to `take` on arrival. A node that `take` refuses is one that did not answer.
 pub async fn snapshots(
     nodes: &[Client],
     limits: Limits,

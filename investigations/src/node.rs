@@ -257,6 +257,9 @@ pub(crate) async fn snapshot(node: &Client) -> Result<Trace, AskError> {
     let trace = Trace::of_bytes(Path::new(&url.to_string()), &body);
     let trace = trace.map_err(|error| bad(error.to_string()))?;
     match trace.nodes() {
+        [_] if !trace.is_of_one_time().map_err(|error| bad(error.to_string()))? => {
+            Err(bad("it has more than one snapshot".to_owned()))
+        }
         [_] => Ok(trace),
         nodes => Err(bad(format!("it has {} nodes", nodes.len()))),
     }

@@ -217,15 +217,20 @@ pub(crate) fn hit_costs(
     let [warm_timed, cold_timed] = timed;
     let [warm_counted, cold_counted] = counted;
     let timed = cold_timed?;
-    // On arm64 most calls have a probe where they end, also those that are only counted.
-    let counted = if cfg!(target_arch = "aarch64") { timed } else { cold_counted?.min(timed) };
+    let counted = cold_counted?.min(timed);
     // One that other load spoiled takes none of the others along.
     let stepped = with_step.map_or(TYPICAL.stepped, |step| step.less(counted));
-    let cold = HitCost { timed, counted, stepped };
+    let cold = both_ends(HitCost { timed, counted, stepped });
     let timed = warm_timed.map_or(timed, |own| own.min(timed));
     let counted = warm_counted.map_or(counted, |own| own.min(counted)).min(timed);
-    let warm = HitCost { timed, counted, stepped };
+    let warm = both_ends(HitCost { timed, counted, stepped });
     Ok((HitCosts { warm, cold, lookups }, links))
+}
+
+/// On arm64 most calls have a probe where they end, also those that are only counted.
+const fn both_ends(own: HitCost) -> HitCost {
+    let counted = if cfg!(target_arch = "aarch64") { own.timed } else { own.counted };
+    HitCost { counted, ..own }
 }
 
 #[cfg(test)]

@@ -30,8 +30,9 @@ pub async fn gather(nodes: &[Client], limits: Limits) -> Result<GatheredNodes, W
     let mut gathering = Gathering::new()?;
     let mut arrived = Vec::new();
     let mut add = |node: &NodeAnswer, trace: Trace| {
-        let name = node.url.to_string();
-        let added = gathering.add(&name, (&name).into(), Box::new(trace));
+        // Addresses of other users of a node look alike.
+        let name = arrived.len().to_string();
+        let added = gathering.add(&name, node.url.to_string().into(), Box::new(trace));
         added.map_err(|error| failure(&node.url, &error))?;
         arrived.push(node.url.clone());
         Ok(())

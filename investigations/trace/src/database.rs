@@ -14,6 +14,11 @@ const LONGEST_ROW: i32 = 64 << 20;
 /// How long to wait for a program that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Instructions of SQLite's virtual machine between two checks, and checks until the bytes of a file are given up: a hundred times
+/// what those of thousands of processes take.
+const STEPS: i32 = 10_000;
+const MOST_STEPS: u32 = 10_000;
+
 /// Opens the file for reading. Its schema is untrusted.
 ///
 /// A file that nobody writes is opened as immutable: SQLite would otherwise create files beside one in WAL mode.
@@ -41,6 +46,15 @@ pub fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
 pub(crate) fn open_bytes(bytes: &[u8]) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     connection.deserialize_read_exact(MAIN_DB, bytes, bytes.len(), true)?;
+    // A file can lead a reader in circles.
+    let mut left = MOST_STEPS;
+    connection.progress_handler(
+        STEPS,
+        Some(move || {
+            left = left.saturating_sub(1);
+            left == 0
+        }),
+    )?;
     confined(connection)
 }
 

@@ -12,6 +12,8 @@ const MAX_START: usize = 64;
 /// Most returns of a function: each has a probe.
 const MAX_RETURNS: usize = 16;
 const BYTES: u64 = 4;
+/// Bits of the reserved bytes in a cookie.
+const RESERVED_BITS: u32 = 24;
 
 const STACK_POINTER: u32 = 31;
 const FRAME_POINTER: u32 = 29;
@@ -49,7 +51,7 @@ fn start(code: &[u32]) -> Option<(usize, u32)> {
     let mut reserved = 0u32;
     for (index, &word) in code.iter().enumerate().take(MAX_START) {
         if is_emulated(word) {
-            return Some((index, reserved));
+            return (reserved < 1 << RESERVED_BITS).then_some((index, reserved));
         }
         if !keeps_arguments(word) {
             return None;
@@ -115,7 +117,7 @@ fn keeps_arguments(word: u32) -> bool {
     }
     // An integer register is loaded from a base and an offset.
     let loads = word & 0xbfc0_0000 == 0xb940_0000;
-    // Additions and logic with a constant or a register, moves of constants, and the thread pointer.
+    // Additions of a constant, additions and logic of registers, moves of constants, and the thread pointer.
     let computes = word & 0x1f80_0000 == 0x1100_0000
         || word & 0x1f80_0000 == 0x1280_0000
         || word & 0x1f00_0000 == 0x0a00_0000
@@ -158,6 +160,10 @@ fn stack_change(word: u32) -> Change {
     // Pairs that are stored or loaded, and change their base.
     if word & 0x3a00_0000 == 0x2800_0000 && word >> 23 & 1 == 1 {
         let is_vector = word >> 26 & 1 == 1;
+        // A pair that is stored with a tag.
+        if !is_vector && word >> 30 == 1 && word >> 22 & 1 == 0 {
+            return Change::Unknown;
+        }
         let scale = match (word >> 30, is_vector) {
             (size, true) => 2 + size,
             (0 | 1, false) => 2,
@@ -223,7 +229,7 @@ fn next(word: u32) -> Next {
     };
     match word {
         RET => Next::Returns,
-        // b; bl comes back.
+        // b.
         _ if word & 0xfc00_0000 == 0x1400_0000 => Next::Goes(target(word & 0x03ff_ffff, 26)),
         _ if word & 0xff00_0010 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 => {
             Next::Forks(target(word >> 5 & 0x7_ffff, 19))
@@ -231,9 +237,17 @@ fn next(word: u32) -> Next {
         _ if word & 0x7e00_0000 == 0x3600_0000 => Next::Forks(target(word >> 5 & 0x3fff, 14)),
         // brk and udf.
         _ if word & 0xffe0_001f == 0xd420_0000 || word >> 16 == 0 => Next::Traps,
-        // blr comes back; other branches to registers, and returns by a signed address, do not.
+        // blr comes back.
         _ if word & 0xffff_fc1f == 0xd63f_0000 => Next::Falls,
-        _ if word & 0xfe00_0000 == 0xd600_0000 => Next::Unknown,
+        // bl comes back, and so do calls of the kernel and what concerns the system.
+        _ if word & 0xfc00_0000 == 0x9400_0000
+            || word & 0xffe0_001f == 0xd400_0001
+            || word >> 24 == 0xd5 =>
+        {
+            Next::Falls
+        }
+        // All other branches, of later processors, too.
+        _ if word & 0x1c00_0000 == 0x1400_0000 => Next::Unknown,
         _ => Next::Falls,
     }
 }

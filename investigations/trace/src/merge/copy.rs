@@ -102,15 +102,15 @@ impl Copying {
     pub(super) fn copy_whole(&mut self, input: &Input) -> Result<(), MergeError> {
         let mark = self.store.mark();
         let copied = self.copy_rows(input, &HashSet::new(), &mut |_, _| {});
-        let written = copied.and_then(|()| Ok(self.write_chains()?));
-        match written {
-            Ok(()) => Ok(self.store.commit()?),
-            Err(error) => {
-                self.chains = Chains::default();
-                self.store.roll_back(mark)?;
-                Err(error)
-            }
+        let written = copied.and_then(|()| {
+            self.write_chains()?;
+            Ok(self.store.commit()?)
+        });
+        if written.is_err() {
+            self.chains = Chains::default();
+            self.store.roll_back(mark)?;
         }
+        written
     }
 
     fn write_chains(&mut self) -> Result<(), WriteError> {

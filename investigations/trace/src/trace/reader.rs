@@ -21,6 +21,9 @@ use crate::recording::{
     read_only, sort_worst_first,
 };
 
+/// Chains of a node at one time: a node keeps 1,000.
+const MOST_CHAINS: u32 = 5000;
+
 /// Returns true if a database is a trace of any version.
 pub fn recognise(connection: &Connection) -> rusqlite::Result<bool> {
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
@@ -80,6 +83,17 @@ impl Trace {
         let lists = with_names(&connection, Lists::read);
         let lists = lists.map_err(|failure| failed(path, failure))?;
         Ok(Self { path: owned, connection, version, lists })
+    }
+
+    /// Returns true if it holds what a node knows at one time: no event, one snapshot at most, and no more chains than a node keeps.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn is_of_one_time(&self) -> Result<bool, RecordingError> {
+        let sql = "SELECT NOT EXISTS (SELECT 1 FROM event) \
+                   AND (SELECT count(*) FROM (SELECT 1 FROM looks LIMIT 2)) <= 1 \
+                   AND (SELECT count(*) FROM (SELECT 1 FROM chains LIMIT ?1)) < ?1";
+        self.sql(self.connection.query_row(sql, [MOST_CHAINS], |row| row.get(0)))
     }
 
     fn damaged(&self, reason: impl Into<String>) -> RecordingError {
