@@ -53,6 +53,15 @@ VERIFIED_ONCE int end_tenure(struct thread *thread, __u64 now)
 	return 0;
 }
 
+/* How many tenures of the thread's process have ended. Overflows. */
+static __always_inline __u32 tenures_ended(const struct thread *thread)
+{
+	__u32 proc_id = thread->proc_id;
+	const struct tenures *tenures = bpf_map_lookup_elem(&tenures_of, &proc_id);
+
+	return tenures ? tenures->ended : 0;
+}
+
 /* The running thread waits for a futex that it polls. It had taken the lock when its last wait timed out, if it then ran for long. */
 static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 ran, __u64 now)
 {
@@ -67,10 +76,12 @@ static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 
 	}
 	thread->polled_ran_ns = ran;
 	thread->polled = futex;
-	if (thread->waits_since_ns)
-		return;
-	thread->waits_since_ns = now;
-	end_tenure(thread, now);
+	if (!thread->waits_since_ns) {
+		thread->waits_since_ns = now;
+		end_tenure(thread, now);
+	}
+	/* Behind the end of its own, which this wait is. */
+	thread->polled_after = tenures_ended(thread);
 }
 
 /* Charges waits for the polled lock that timed out: to the thread `by` of this name, or to nobody when that is 0. */
@@ -282,12 +293,13 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	return 0;
 }
 
-/* True for a wait from `since` that is kept as one with those that timed out before: the thread has not had the lock between them, or there
- * is no room for one more. One thread is charged with all of them or none: it took the lock before the first, and did not wait for it until
- * the end of the last. */
+/* True for a wait from `since` that is kept as one with those that timed out before: no tenure has ended between their begins, and the thread
+ * has not had the lock between them, or there is no room for one more. One thread is charged with all of them or none: it took the lock before
+ * the first, and did not wait for it until the end of the last. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
-	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns)
+	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns ||
+	    thread->polled_after != thread->retried_after)
 		return false;
 	return thread->between_ns <= RUNS_BETWEEN_NS ||
 	       (thread->between_ns != UNKNOWN_NS && retry_at(thread, thread->newest_retry + 1)->ns);
@@ -304,6 +316,8 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 	thread->retried_lock = thread->polled;
 	retry = retry_at(thread, thread->newest_retry);
 	if (!goes_on(thread, retry, since)) {
+		/* The tenure that has ended since may be that of who had the lock. */
+		settle_ended(thread, tid, thread->newest_retry);
 		if (retry->ns)
 			thread->newest_retry++;
 		settle_ended(thread, tid, thread->newest_retry);
@@ -312,6 +326,7 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 		retry->ns = 0;
 		retry->since_ns = since;
 	}
+	thread->retried_after = thread->polled_after;
 	retry->until_ns = woken;
 	retry->ns += woken - since;
 	thread->retried_ns += woken - since;

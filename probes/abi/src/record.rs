@@ -332,6 +332,9 @@ records! {
         /// The phase of `retries`.
         retried_phase: u32,
         waker_took_ns: u64,
+        /// How many tenures of its process had ended when its last such wait began, and when the last of `retries` began.
+        polled_after: u32,
+        retried_after: u32,
         /// Sum of `retries`.
         retried_ns: u64,
         /// When waits of `retries` were last charged to a thread, or could have been: the thread had the lock then.
