@@ -33,8 +33,9 @@ const MAX_FILES: usize = 4;
 const RUNTIME: &str = "_PyRuntime";
 /// Exported version, since 3.11.
 const VERSION: &str = "Py_Version";
-/// File name of the interpreter's own code below frames called by native code, in 3.12.
-const OWN_FILE: &str = "<shim>";
+/// File names of the interpreter's own code: below frames called by native code, in 3.12, and below those of `__init__`,
+/// since 3.13.
+const OWN_FILES: [&str; 2] = ["<shim>", "__init__"];
 /// Offset of the interpreter in a thread, in all versions.
 const THREAD_INTERPRETER: u64 = 16;
 
@@ -179,7 +180,7 @@ impl Python {
                 read
             }
         }?;
-        if &*found.file == OWN_FILE {
+        if OWN_FILES.contains(&&*found.file) {
             return None;
         }
         let at = self.version.position(code, instruction);
