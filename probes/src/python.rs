@@ -16,17 +16,16 @@ mod code;
 mod known_code;
 mod lines;
 pub(crate) mod memory;
+mod offsets;
+mod threads;
 mod version;
 
 use code::Code;
 use known_code::KnownCode;
 use memory::Memory;
+use threads::{first_interpreter, has_thread};
 use version::Version;
 
-/// Most interpreters searched for the first one.
-const MAX_INTERPRETERS: usize = 64;
-/// Most threads checked for a valid one.
-const MAX_THREADS: usize = 16;
 /// Most files named like CPython that are examined.
 const MAX_FILES: usize = 4;
 /// CPython's global state.
@@ -36,8 +35,6 @@ const VERSION: &str = "Py_Version";
 /// File names of the interpreter's own code: below frames called by native code, in 3.12, and below those of `__init__`,
 /// since 3.13.
 const OWN_FILES: [&str; 2] = ["<shim>", "__init__"];
-/// Offset of the interpreter in a thread, in all versions.
-const THREAD_INTERPRETER: u64 = 16;
 
 /// Python frames are not available.
 #[derive(Debug, thiserror::Error)]
@@ -172,6 +169,7 @@ impl Python {
         &mut self,
         RawPythonFrame { code, instruction }: RawPythonFrame,
     ) -> Option<PythonFrame> {
+        let code = code::address(code);
         let found = match self.known.get(code) {
             Some(known) => known.clone(),
             None => {
@@ -193,7 +191,7 @@ impl Python {
     }
 
     fn read(&mut self, at: u64) -> Option<Code> {
-        let kind = self.memory.word(at.wrapping_add(8)).ok()?;
+        let kind = self.memory.word(at.wrapping_add(code::TYPE)).ok()?;
         if self.code_type != Some(kind) {
             if !code::is_code_type(&self.memory, kind) {
                 return None;
@@ -225,58 +223,35 @@ fn is_python(mapping: &Mapping) -> bool {
     name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
 }
 
-/// The first interpreter, which is last in the list.
-fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result<u64, PythonError> {
-    let mut interpreter = memory.word(runtime.wrapping_add(version.interpreters_head))?;
-    if interpreter == 0 {
-        return Err(PythonError::NotReady);
-    }
-    for _ in 0..MAX_INTERPRETERS {
-        match memory.word(interpreter.wrapping_add(version.interpreter_next))? {
-            0 => return Ok(interpreter),
-            next => interpreter = next,
-        }
-    }
-    Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
-}
-
-/// Returns true if a thread in this list is valid. The newest may have no id yet, and ended ones are freed.
-fn has_thread(
-    memory: &Memory,
-    layout: &PythonLayout,
-    interpreter: u64,
-    mut thread: u64,
-) -> nix::Result<bool> {
-    let word = |at: u64, offset: u64| match memory.word(at.wrapping_add(offset)) {
-        Err(Errno::EFAULT) => Ok(0),
-        read => read,
-    };
-    for _ in 0..MAX_THREADS {
-        let belongs = word(thread, THREAD_INTERPRETER)? == interpreter;
-        if belongs && word(thread, layout.thread_id.into())? != 0 {
-            return Ok(true);
-        }
-        thread = word(thread, layout.thread_next.into())?;
-        if thread == 0 {
-            break;
-        }
-    }
-    Ok(false)
-}
-
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
     use crate::mapped::{Device, executable_mappings};
     use std::io::{BufRead as _, BufReader};
+    use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
 
-    /// Python that waits in one line of a function.
-    fn waiting() -> Child {
-        let program = "def wait():\n    print(1, flush=True); input()\nwait()";
-        let mut child = Command::new("/usr/bin/python3")
-            .args(["-c", program])
+    /// Has its input in a line of `__init__`, which the interpreter calls by itself after some calls.
+    const PROGRAM: &str = "\
+import sys
+class Box:
+    def __init__(self, last):
+        if last: print(1, flush=True); input()
+def wait():
+    for last in [0] * 99 + [1]: Box(last)
+if sys.version_info >= (3, 14):
+    # Frames have tagged references to code that is never freed.
+    import ctypes
+    ctypes.c_uint32.from_address(id(wait.__code__)).value = 3 << 30
+wait()";
+
+    const SYSTEMS: &str = "/usr/bin/python3";
+
+    /// Python that waits for its input.
+    fn waiting(python: &Path) -> Child {
+        let mut child = Command::new(python)
+            .args(["-c", PROGRAM])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -291,68 +266,32 @@ mod tests {
         Python::find(tgid, executable_mappings(tgid).unwrap().iter())
     }
 
-    #[test]
-    fn the_frames_of_a_process_are_read_from_its_memory() {
-        let mut child = waiting();
-        let mut python = find(&child).unwrap();
-        let PythonLayout { threads_at, thread_frame, is_indirect, indirect_frame, .. } =
-            python.layout;
-        let memory = python.memory;
-        let word = |at: u64, offset: u16| memory.word(at + u64::from(offset)).unwrap();
-        let mut frame = word(word(threads_at, 0), thread_frame);
-        if is_indirect == 1 {
-            frame = word(frame, indirect_frame);
-        }
-        let mut raw = Vec::new();
-        while frame != 0 {
-            let (code, instruction) = (
-                word(frame, python.layout.frame_code),
-                word(frame, python.layout.frame_instruction),
-            );
-            raw.push(RawPythonFrame { code, instruction });
-            frame = word(frame, python.layout.frame_back);
-        }
-        let frames = python.frames(&raw);
-        let frames: Vec<_> =
-            frames.iter().map(|own| (&*own.function, &*own.file, own.line)).collect();
-        assert_eq!(frames, [("wait", "<string>", Some(2)), ("<module>", "<string>", Some(3))]);
-        assert!(python.version().starts_with("CPython 3."), "{}", python.version());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(find(&child).is_err_and(|error| matches!(error, PythonError::None)));
+    /// The system's Python, and those that the environment names.
+    fn pythons() -> Vec<PathBuf> {
+        let named = std::env::var_os("GPUCAUSE_PYTHONS").unwrap_or_default();
+        let named = std::env::split_paths(&named).filter(|path| path.is_absolute());
+        [PathBuf::from(SYSTEMS)].into_iter().chain(named).collect()
     }
 
     #[test]
-    fn one_thread_that_is_as_it_should_be_is_enough() {
-        let own = Memory::of(Tgid(std::process::id()));
-        let layout = PythonLayout {
-            thread_next: 8,
-            thread_id: 24,
-            threads_at: 0,
-            thread_frame: 0,
-            is_indirect: 0,
-            indirect_frame: 0,
-            frame_code: 0,
-            frame_instruction: 0,
-            frame_back: 0,
-        };
-        let interpreter = 0x5000;
-        // Next, interpreter and id at offsets 8, 16 and 24.
-        let found = |threads: &[(u64, u64)], last: u64| {
-            let mut list = vec![[0u64; 4]; threads.len()];
-            let begin = list.as_ptr() as u64;
-            for (at, &(of, id)) in threads.iter().enumerate() {
-                let next = if at + 1 < threads.len() { begin + 32 * (at as u64 + 1) } else { last };
-                list[at] = [0, next, of, id];
-            }
-            has_thread(&own, &layout, interpreter, begin).unwrap()
-        };
-        assert!(found(&[(interpreter, 7)], 0));
-        assert!(found(&[(interpreter, 0), (interpreter, 0), (interpreter, 7)], 0), "two are new");
-        assert!(found(&[(0xdead, 3), (interpreter, 7)], 0), "one has ended");
-        assert!(!found(&[(interpreter, 0), (0xdead, 7)], 0));
-        assert!(!found(&[(interpreter, 0)], u64::MAX - 8), "it leads nowhere");
-        assert!(!found(&[(interpreter, 0); 100], 0));
+    fn the_frames_of_a_process_are_read_from_its_memory() {
+        for path in pythons() {
+            let mut child = waiting(&path);
+            let mut python = find(&child).unwrap();
+            let PythonLayout { threads_at, .. } = python.layout;
+            let thread = python.memory.word(threads_at).unwrap();
+            let raw = threads::frames(&python.memory, &python.layout, thread).unwrap();
+            let frames = python.frames(&raw);
+            let frames: Vec<_> =
+                frames.iter().map(|own| (&*own.function, &*own.file, own.line)).collect();
+            let minor: u32 = python.version().strip_prefix("CPython 3.").unwrap().parse().unwrap();
+            let init = if minor >= 11 { "Box.__init__" } else { "__init__" };
+            let outer = [("wait", "<string>", Some(6)), ("<module>", "<string>", Some(11))];
+            assert_eq!(frames, [&[(init, "<string>", Some(4))][..], &outer].concat(), "{path:?}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(find(&child).is_err_and(|error| matches!(error, PythonError::None)));
+        }
     }
 
     #[test]
@@ -378,7 +317,7 @@ mod tests {
 
     #[test]
     fn frames_that_are_none_have_no_names() {
-        let mut child = waiting();
+        let mut child = waiting(Path::new(SYSTEMS));
         let mut python = find(&child).unwrap();
         let PythonLayout { threads_at, .. } = python.layout;
         let raw = [0, 8, threads_at, u64::MAX, u64::MAX - 8, 1 << 46];

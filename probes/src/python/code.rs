@@ -11,12 +11,15 @@ const MAX_NAME: u64 = 256;
 const MAX_PATH: u64 = 1024;
 /// Largest line table: of a function of some ten thousand lines.
 const MAX_TABLE: u64 = 1 << 18;
-/// Offset of the name in a type object.
-const TYPE_NAME: u64 = 24;
+/// Offset of the type in an object, and of the name in a type.
+pub(super) const TYPE: u64 = 8;
+pub(super) const TYPE_NAME: u64 = 24;
 /// Offsets in `str` and `bytes` objects.
-const LENGTH: u64 = 16;
-const TEXT_STATE: u64 = 32;
-const BYTES_BEGIN: u64 = 32;
+pub(super) const LENGTH: u64 = 16;
+pub(super) const TEXT_STATE: u64 = 32;
+pub(super) const BYTES_BEGIN: u64 = 32;
+/// Bits of a frame's reference to its code that are no part of the address: since 3.14, of what is never freed.
+const TAGS: u64 = 3;
 
 /// A code object.
 #[derive(Debug, Default)]
@@ -27,10 +30,25 @@ pub(super) struct Code {
     pub(super) table: Option<Vec<u8>>,
 }
 
+/// The address of the object that a frame refers to.
+pub(super) fn address(reference: u64) -> u64 {
+    reference & !TAGS
+}
+
 /// Returns true if this is the type of code objects.
 pub(super) fn is_code_type(memory: &Memory, kind: u64) -> bool {
-    let name = memory.word(kind.wrapping_add(TYPE_NAME));
-    name.and_then(|name| memory.bytes(name, 5)).is_ok_and(|name| name == b"code\0")
+    is_named(memory, kind, b"code\0")
+}
+
+/// Returns true if a frame may refer to this object: to code, or to `None` where native code calls Python.
+pub(super) fn is_executable(memory: &Memory, reference: u64) -> bool {
+    let kind = memory.word(address(reference).wrapping_add(TYPE));
+    kind.is_ok_and(|kind| is_code_type(memory, kind) || is_named(memory, kind, b"NoneType\0"))
+}
+
+fn is_named(memory: &Memory, kind: u64, name: &[u8]) -> bool {
+    let found = memory.word(kind.wrapping_add(TYPE_NAME));
+    found.and_then(|at| memory.bytes(at, name.len())).is_ok_and(|found| found == name)
 }
 
 impl Code {

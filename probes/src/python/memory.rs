@@ -29,6 +29,14 @@ impl Memory {
         bytes.first_chunk().map(|word| u64::from_ne_bytes(*word)).ok_or(Errno::EFAULT)
     }
 
+    /// The word, or 0 where no memory is mapped.
+    pub(super) fn word_or_zero(&self, at: u64) -> nix::Result<u64> {
+        match self.word(at) {
+            Err(Errno::EFAULT) => Ok(0),
+            read => read,
+        }
+    }
+
     pub(super) fn int(&self, at: u64) -> nix::Result<u32> {
         let bytes = self.bytes(at, 4)?;
         bytes.first_chunk().map(|word| u32::from_ne_bytes(*word)).ok_or(Errno::EFAULT)
@@ -45,6 +53,7 @@ mod tests {
         let value = 0x1234_5678_9abc_def0_u64;
         assert_eq!(own.word(std::ptr::from_ref(&value) as u64), Ok(value));
         assert_eq!(own.word(16), Err(Errno::EFAULT));
+        assert_eq!(own.word_or_zero(16), Ok(0));
         assert_eq!(own.int(u64::MAX), Err(Errno::EFAULT));
     }
 }

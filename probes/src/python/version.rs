@@ -1,7 +1,7 @@
 //! CPython's memory layout, by version.
 //!
-//! 3.13 publishes most offsets in a table at the start of its global state; earlier versions are listed here, from their
-//! headers on 64-bit machines.
+//! Since 3.13 CPython publishes most offsets; those of earlier versions are listed here, from their headers on 64-bit
+//! machines.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use gpucause_abi::python::PythonLayout;
 use super::PythonError;
 use super::lines::LineTable;
 use super::memory::Memory;
+use super::offsets::{OffsetTable, Order};
 
 /// Offsets in one version, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +31,7 @@ pub(super) struct Version {
     /// Format of the line table.
     pub(super) lines: LineTable,
     /// How a frame encodes its position.
-    position: Position,
+    pub(super) position: Position,
     /// Header length of ASCII strings, and of others.
     pub(super) ascii_head: u64,
     pub(super) text_head: u64,
@@ -38,7 +39,7 @@ pub(super) struct Version {
 
 /// How the instruction word of a frame encodes the position.
 #[derive(Debug, Clone, Copy)]
-enum Position {
+pub(super) enum Position {
     /// An index in units of so many bytes.
     Index(u64),
     /// An address; code starts at this offset of the code object.
@@ -120,17 +121,16 @@ const V3_12: Version = Version {
     ..V3_11
 };
 
-const V3_13: Version = Version {
+pub(super) const V3_13: Version = Version {
     name: "CPython 3.13",
     frames: layout(152, 72, None, [0, 56, 8]),
     position: Position::Address(200),
     ..V3_12
 };
 
-/// Magic number of the offset table of 3.13.
-const COOKIE: &[u8] = b"xdebugpy";
-/// Bytes of the table that are read.
-const OFFSETS: usize = 584;
+pub(super) const V3_14: Version = Version { name: "CPython 3.14", ..V3_13 };
+
+pub(super) const V3_15: Version = Version { name: "CPython 3.15", ..V3_14 };
 
 impl Version {
     /// Detects the version: as exported, else from the file name.
@@ -145,55 +145,20 @@ impl Version {
             Some(_) => None,
             None => minor_of(path),
         };
-        match (minor, exported.is_some()) {
-            (Some(9), false) => Ok(V3_9),
-            (Some(10), false) => Ok(V3_10),
-            (Some(11), true) => Ok(V3_11),
-            (Some(12), true) => Ok(V3_12),
-            (Some(13), true) => Self::from_offsets(&memory.bytes(runtime, OFFSETS)?),
+        let published = |version: Self, order: Order, exported: u64| {
+            OffsetTable::read(memory, runtime)?.layout(version, order, exported)
+        };
+        match (minor, exported) {
+            (Some(9), None) => Ok(V3_9),
+            (Some(10), None) => Ok(V3_10),
+            (Some(11), Some(_)) => Ok(V3_11),
+            (Some(12), Some(_)) => Ok(V3_12),
+            (Some(13), Some(exported)) => published(V3_13, Order::V3_13, exported),
+            (Some(14), Some(exported)) => published(V3_14, Order::V3_14, exported),
+            (Some(15), Some(exported)) => published(V3_15, Order::V3_15, exported),
             (Some(minor), _) => Err(PythonError::Unsupported(format!("CPython 3.{minor}"))),
             (None, _) => Err(PythonError::Unsupported("a CPython of unknown version".to_owned())),
         }
-    }
-
-    /// Version 3.13, from its offset table.
-    fn from_offsets(table: &[u8]) -> Result<Self, PythonError> {
-        let refused = |what: &str| PythonError::Unsupported(format!("CPython 3.13 {what}"));
-        let word = |at: usize| {
-            let bytes = table.get(at..).and_then(|rest| rest.first_chunk::<8>());
-            bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| refused("in part"))
-        };
-        if !table.starts_with(COOKIE) || word(8)? >> 16 != 0x030d {
-            return Err(refused("without its table of offsets"));
-        }
-        if word(16)? != 0 {
-            return Err(refused("without a global lock"));
-        }
-        let short = |at: usize| {
-            u16::try_from(word(at)?).map_err(|_| refused("with offsets that make no sense"))
-        };
-        let long = |at: usize| short(at).map(u64::from);
-        Ok(Self {
-            interpreters_head: long(40)?,
-            interpreter_next: long(64)?,
-            threads_head: long(72)?,
-            frames: PythonLayout {
-                thread_next: short(168)?,
-                thread_frame: short(184)?,
-                thread_id: short(192)?,
-                frame_back: short(232)?,
-                frame_code: short(240)?,
-                frame_instruction: short(248)?,
-                ..V3_13.frames
-            },
-            code_file: long(280)?,
-            code_name: long(296)?,
-            code_lines: long(304)?,
-            code_first_line: long(312)?,
-            position: Position::Address(long(344)?),
-            ascii_head: long(560)?,
-            ..V3_13
-        })
     }
 
     /// Byte offset of a frame in its code.
@@ -235,21 +200,5 @@ mod tests {
         assert_eq!(V3_10.position(0x1000, 0xffff_ffff), None, "it has not begun");
         assert_eq!(V3_12.position(0x1000, 0x1000 + 192 + 6), Some(6));
         assert_eq!(V3_12.position(0x1000, 0x1000), None);
-    }
-
-    #[test]
-    fn a_table_of_offsets_that_is_another_version_s_is_refused() {
-        let mut table = vec![0; OFFSETS];
-        assert!(Version::from_offsets(&table).is_err());
-        table[..8].copy_from_slice(COOKIE);
-        table[8..16].copy_from_slice(&0x030d_00f0_u64.to_ne_bytes());
-        assert!(Version::from_offsets(&table).is_ok());
-        table[16] = 1;
-        let error = Version::from_offsets(&table).unwrap_err().to_string();
-        assert_eq!(error, "CPython 3.13 without a global lock is not supported");
-        table[16] = 0;
-        table[10] = 14;
-        assert!(Version::from_offsets(&table).is_err());
-        assert!(Version::from_offsets(&table[..100]).is_err());
     }
 }
