@@ -1,6 +1,7 @@
 //! The subset of a snapshot that deltas need: several are kept of every process.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::measure::Measures;
@@ -23,14 +24,19 @@ pub(crate) struct Baseline {
     pub(crate) processes: HashMap<ProcId, ProcessBaseline>,
 }
 
-/// Others share the snapshot: a copy of the whole for what is taken from it would need 12 MiB for 1,000 processes.
-impl From<&EngineInput> for Baseline {
-    fn from(input: &EngineInput) -> Self {
+impl Baseline {
+    /// Shares with the previous baseline the lists that have not changed: several are kept, and most processes of a large host are idle.
+    /// The snapshot itself is shared by others: a copy of the whole for what is taken from it would need 12 MiB for 1,000 processes.
+    pub(crate) fn new(input: &EngineInput, previous: Option<&Self>) -> Self {
         let snapshot = &input.snapshot;
+        let process = |own: &ProcessSnapshot| {
+            let previous = previous.and_then(|previous| previous.processes.get(&own.id));
+            (own.id, ProcessBaseline::new(own, previous))
+        };
         Self {
             at: snapshot.taken_at,
             throttled_cgroups: input.throttled_cgroups.clone(),
-            processes: snapshot.processes.iter().map(|own| (own.id, own.into())).collect(),
+            processes: snapshot.processes.iter().map(process).collect(),
         }
     }
 }
@@ -39,13 +45,13 @@ impl From<&EngineInput> for Baseline {
 #[derive(Debug)]
 pub(crate) struct ProcessBaseline {
     pub(crate) identity: Identity,
-    pub(crate) calls: Box<[CallBaseline]>,
-    pub(crate) stalls: Box<[StallSnapshot]>,
+    pub(crate) calls: Arc<[CallBaseline]>,
+    pub(crate) stalls: Arc<[StallSnapshot]>,
     pub(crate) launches: LaunchSampling,
     pub(crate) untimed_calls: Box<[(OpId, u64)]>,
     pub(crate) errors: Box<[(OpId, u32, u64)]>,
     pub(crate) copies: Box<[(CopyKind, u16, Histogram)]>,
-    pub(crate) waits: Box<[Wait]>,
+    pub(crate) waits: Arc<[Wait]>,
     pub(crate) threads: Box<[ThreadBaseline]>,
     pub(crate) worker: Option<Box<ThreadBaseline>>,
     pub(crate) dispatcher_time: PackedTime,
@@ -56,17 +62,28 @@ pub(crate) struct ProcessBaseline {
     pub(crate) allocated: u64,
 }
 
-impl From<&ProcessSnapshot> for ProcessBaseline {
-    fn from(process: &ProcessSnapshot) -> Self {
+/// The previous list where it has not changed, else a new one.
+fn shared<T: PartialEq<U>, U>(
+    previous: Option<&Arc<[T]>>,
+    now: &[U],
+    new: impl Fn(&U) -> T,
+) -> Arc<[T]> {
+    let previous = previous.filter(|own| own[..] == *now);
+    previous.map_or_else(|| now.iter().map(new).collect(), Arc::clone)
+}
+
+impl ProcessBaseline {
+    /// Shares with the previous one what has not changed.
+    pub(crate) fn new(process: &ProcessSnapshot, previous: Option<&Self>) -> Self {
         Self {
             identity: process.into(),
-            calls: process.calls.iter().map(CallBaseline::from).collect(),
-            stalls: process.stalls.as_slice().into(),
+            calls: shared(previous.map(|own| &own.calls), &process.calls, |call| call.into()),
+            stalls: shared(previous.map(|own| &own.stalls), &process.stalls, Clone::clone),
             launches: process.launches,
             untimed_calls: process.untimed_calls.as_slice().into(),
             errors: process.errors.as_slice().into(),
             copies: process.copies.as_slice().into(),
-            waits: process.waits.as_slice().into(),
+            waits: shared(previous.map(|own| &own.waits), &process.waits, Clone::clone),
             threads: process.dispatchers.iter().map(ThreadBaseline::from).collect(),
             worker: process.worker.as_deref().map(|worker| Box::new(worker.into())),
             dispatcher_time: (&process.dispatcher_time).into(),
@@ -91,6 +108,15 @@ impl From<&CallSnapshot> for CallBaseline {
     fn from(call: &CallSnapshot) -> Self {
         let stalled = (call.stalled.count() > 0).then(|| Box::new(call.stalled.clone()));
         Self { kind: call.kind(), durations: call.durations.clone(), stalled }
+    }
+}
+
+impl PartialEq<CallSnapshot> for CallBaseline {
+    fn eq(&self, now: &CallSnapshot) -> bool {
+        let stalled = self.stalled.as_deref();
+        self.kind == now.kind()
+            && self.durations == now.durations
+            && stalled.map_or(now.stalled.count() == 0, |stalled| *stalled == now.stalled)
     }
 }
 
@@ -245,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_process_equal_to_its_baseline_did_nothing() {
-        let baseline = ProcessBaseline::from(&busy());
+        let baseline = ProcessBaseline::new(&busy(), None);
         let now = busy();
         let delta = Delta::between(Some(&baseline), &now, SECOND);
         assert!(delta.calls().is_empty());
@@ -268,8 +294,25 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_a_process_that_did_nothing_are_shared_and_others_are_not() {
+        let first = ProcessBaseline::new(&busy(), None);
+        let idle = ProcessBaseline::new(&busy(), Some(&first));
+        let is_shared = |own: &ProcessBaseline| {
+            let calls = Arc::ptr_eq(&own.calls, &first.calls);
+            (calls, Arc::ptr_eq(&own.stalls, &first.stalls), Arc::ptr_eq(&own.waits, &first.waits))
+        };
+        assert_eq!(is_shared(&idle), (true, true, true));
+        let mut now = busy();
+        now.calls[0].stalled.max.0 += 1;
+        assert_eq!(is_shared(&ProcessBaseline::new(&now, Some(&first))), (false, true, true));
+        now.stalls[0].calls += 1;
+        now.waits.clear();
+        assert_eq!(is_shared(&ProcessBaseline::new(&now, Some(&first))), (false, false, false));
+    }
+
+    #[test]
     fn off_cpu_time_in_calls_of_the_baseline_is_not_part_of_the_window() {
-        let baseline = ProcessBaseline::from(&busy());
+        let baseline = ProcessBaseline::new(&busy(), None);
         let mut now = busy();
         now.calls[0].durations.sum.0 += 5;
         now.stalls[0].offcpu[0].0 += 3;

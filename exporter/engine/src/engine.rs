@@ -107,7 +107,7 @@ impl Engine {
     pub fn evaluate(&mut self, input: &EngineInput) {
         let now = input.snapshot.taken_at;
         let Some(last) = self.baselines.back() else {
-            self.baselines.push_back(input.into());
+            self.baselines.push_back(Baseline::new(input, None));
             return;
         };
         if now.less(last.at) < MIN_WINDOW {
@@ -174,7 +174,8 @@ impl Engine {
         if self.baselines.len() == LONG_WINDOW {
             self.baselines.pop_front();
         }
-        self.baselines.push_back(input.into());
+        let baseline = Baseline::new(input, self.baselines.back());
+        self.baselines.push_back(baseline);
     }
 
     /// Threads that computed between launches in the last window, one of each process that its own code limited: a chain of that is

@@ -218,7 +218,7 @@ proptest! {
         let [first, second, third] = &process;
         let before = began.then_some(first);
         let wall = Nanos(2_000_000_000);
-        let [kept_first, kept_second] = [first, second].map(ProcessBaseline::from);
+        let [kept_first, kept_second] = [first, second].map(|own| ProcessBaseline::new(own, None));
         let short = Delta::between(Some(&kept_second), third, wall);
         let long = Delta::between(began.then_some(&kept_first), third, wall);
         let mut buffers = Buffers::default();
