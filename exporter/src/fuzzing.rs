@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use gpucause_investigations::explain::{Incident, render};
-use gpucause_investigations::node::Chains;
+use gpucause_investigations::node::{Chains, snapshot_of};
 use gpucause_observe::dcgm;
 use gpucause_observe::kernel_launches::readable::readable;
 use gpucause_observe::process_details::membership::Membership;
@@ -17,6 +17,7 @@ use gpucause_page::family::Exported;
 use gpucause_page::foreign;
 use gpucause_probes::elf::{kernel_handles, read_library, read_module, read_program, symbols_at};
 use gpucause_probes::mapped::parse_maps_line;
+use gpucause_trace::merge::Gathering;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::collector::{Collectors, Selection};
@@ -29,7 +30,7 @@ use crate::routes::fuzzing as routes;
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("http", routes::http),
     ("request", request),
     ("config", config),
@@ -40,6 +41,7 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("proc", proc_files),
     ("kernel_name", kernel_name),
     ("node", node),
+    ("snapshot", snapshot),
     ("prometheus", prometheus),
     ("clickhouse", clickhouse),
     ("otlp", otlp::answer),
@@ -138,6 +140,17 @@ fn node(data: &[u8]) {
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
     serde_json::to_string(&incident).unwrap();
+}
+
+/// Reads a node's snapshot, and copies it to those of other nodes.
+fn snapshot(data: &[u8]) {
+    let Ok(trace) = snapshot_of("node".as_ref(), data) else { return };
+    let mut nodes = Gathering::new().unwrap();
+    let added = nodes.add("0", "node".into(), Box::new(trace));
+    let connection = nodes.finish().unwrap();
+    let count: i64 =
+        connection.query_row("SELECT count(*) FROM nodes", [], |row| row.get(0)).unwrap();
+    assert_eq!(count, i64::from(added.is_ok()));
 }
 
 /// Parses the answer of a Prometheus to `gpucause mcp`.

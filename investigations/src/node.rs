@@ -249,19 +249,31 @@ pub(crate) async fn chains_over(
     Ok((data_of(url, &body)?, body.len()))
 }
 
-/// Fetches what a node knows now: a recording without events.
+/// Fetches what a node knows now: a recording without events. It is read on a thread for that, so that deadlines hold meanwhile.
 pub(crate) async fn snapshot(node: &Client) -> Result<Trace, AskError> {
-    let url = node.address();
-    let body = body_of(&mut connect(node).await?, url, SNAPSHOT, TRACE_FILE, MAX_SNAPSHOT).await?;
-    let bad = |why| AskError::BadSnapshot(url.clone(), why);
-    let trace = Trace::of_bytes(Path::new(&url.to_string()), &body);
-    let trace = trace.map_err(|error| bad(error.to_string()))?;
+    let url = node.address().clone();
+    let body = body_of(&mut connect(node).await?, &url, SNAPSHOT, TRACE_FILE, MAX_SNAPSHOT).await?;
+    let read = move || {
+        let trace = snapshot_of(Path::new(&url.to_string()), &body);
+        trace.map_err(|why| AskError::BadSnapshot(url, why))
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    // It is not cancelled, so an error is a panic, and a bug here.
+    read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Reads a node's snapshot. Errors name `source`.
+///
+/// # Errors
+/// When the bytes are no trace file, or not that of one node at one time.
+pub fn snapshot_of(source: &Path, bytes: &[u8]) -> Result<Trace, String> {
+    let trace = Trace::of_bytes(source, bytes).map_err(|error| error.to_string())?;
     match trace.nodes() {
-        [_] if !trace.is_of_one_time().map_err(|error| bad(error.to_string()))? => {
-            Err(bad("it has more than one snapshot".to_owned()))
+        [_] if !trace.is_of_one_time().map_err(|error| error.to_string())? => {
+            Err("it has more than one snapshot".to_owned())
         }
         [_] => Ok(trace),
-        nodes => Err(bad(format!("it has {} nodes", nodes.len()))),
+        nodes => Err(format!("it has {} nodes", nodes.len())),
     }
 }
 
