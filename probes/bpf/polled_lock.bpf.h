@@ -43,6 +43,8 @@ VERIFIED_ONCE int end_tenure(struct thread *thread, __u64 now)
 	if (!tenures)
 		return 0;
 	tenure = &tenures->last[__sync_fetch_and_add(&tenures->ended, 1) & (MAX_TENURES - 1)];
+	/* Only those of others part its waits. */
+	thread->retried_after++;
 	/* None, for those that read it meanwhile. */
 	*(volatile __u64 *)&tenure->took_ns = 0;
 	tenure->gave_ns = now;
@@ -80,7 +82,6 @@ static __always_inline void note_poll(struct thread *thread, __u32 futex, __u64 
 		thread->waits_since_ns = now;
 		end_tenure(thread, now);
 	}
-	/* Behind the end of its own, which this wait is. */
 	thread->polled_after = tenures_ended(thread);
 }
 
@@ -293,9 +294,9 @@ VERIFIED_ONCE int settle_awake(struct thread *thread, __u32 tid)
 	return 0;
 }
 
-/* True for a wait from `since` that is kept as one with those that timed out before: no tenure has ended between their begins, and the thread
- * has not had the lock between them, or there is no room for one more. One thread is charged with all of them or none: it took the lock before
- * the first, and did not wait for it until the end of the last. */
+/* True for a wait from `since` that is kept as one with those that timed out before: no tenure of another has ended between their begins,
+ * and the thread has not had the lock between them, or there is no room for one more. One thread is charged with all of them or none: it took
+ * the lock before the first, and did not wait for it until the end of the last. */
 static __always_inline bool goes_on(struct thread *thread, const struct retry *after, __u64 since)
 {
 	if (!after->ns || since - after->until_ns > BETWEEN_NS || after->since_ns <= thread->settled_ns ||
