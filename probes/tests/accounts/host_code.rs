@@ -166,7 +166,8 @@ fn timers_sample_after_every_other_choice_of_threads() -> Result<()> {
     for _ in 0..4 {
         observed.sampler().choose(&[thread])?;
         std::thread::sleep(Duration::from_secs(1));
-        sampled.push(count(&observed.sampler().take()?) > 0);
+        // One may come before the next choice.
+        sampled.push(count(&observed.sampler().take()?) > 1);
     }
     assert_eq!(sampled, [true, false, true, false]);
     Ok(observed.sampler().choose(&[])?)
