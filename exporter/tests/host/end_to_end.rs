@@ -39,3 +39,4 @@ mod stacks;
 mod start_methods;
 mod top;
 mod upstream;
+mod waiter;

@@ -1,45 +1,28 @@
 """Launches kernels, and from the first line of input on waits for another process in each step: other_process.py KIND LIBRARY
 
-Prints the PID of the process that launches. Each kind of wait takes some twenty times as long as the launches of a step.
+Prints what training.py says.
 """
 
-import ctypes
 import fcntl
+import hashlib
 import mmap
 import os
 import select
-import struct
+import socket
 import sys
 import tempfile
+import threading
 import time
 
+import file_system
+from file_system import FileSystem
+from processes import child, computes, libc, named, PR_SET_NAME
+from training import trains, WAIT
+
 KIND, LIBRARY = sys.argv[1:]
-PR_SET_NAME, PR_SET_PDEATHSIG, SIGKILL = 15, 1, 9
-CLONE_NEWNS, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x20000, 0x4000, 0x40000, 2, 4
-WAIT = 0.02
-LAUNCHES = 20
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def named(name):
-    """This process gets a name, and ends with its parent."""
-    libc.prctl(PR_SET_NAME, name)
-    libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
-
-
-def computes(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
-
-
-def child(name, act):
-    pid = os.fork()
-    if pid == 0:
-        named(name)
-        act()
-        os._exit(0)
-    return pid
+PIECE = 8192
+# FS_IOC_GETFLAGS
+GET_FLAGS = 0x80086601
 
 
 def slow_reader():
@@ -48,17 +31,45 @@ def slow_reader():
 
     def read():
         os.close(writes)
-        while data := os.read(reads, 8192):
-            time.sleep(WAIT * len(data) / 8192)
+        while data := os.read(reads, PIECE):
+            time.sleep(WAIT * len(data) / PIECE)
 
     child(b"log-shipper", read)
     os.close(reads)
-    return lambda: os.write(writes, b"x" * 8192)
+    return lambda: os.write(writes, b"x" * PIECE)
+
+
+def slow_receiver(kind):
+    """The other end of a socket is read so."""
+    receives, sends = socket.socketpair(socket.AF_UNIX, kind)
+    sends.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
+
+    def receive():
+        sends.close()
+        while data := receives.recv(PIECE):
+            time.sleep(WAIT * len(data) / PIECE)
+
+    child(b"log-shipper", receive)
+    receives.close()
+    return lambda: sends.sendall(b"x" * PIECE)
+
+
+def compiles():
+    computes(3 * WAIT)
 
 
 def compiler():
     """A child that computes is waited for, for much longer than it takes to make it."""
-    return lambda: os.waitpid(child(b"ptxas", lambda: computes(3 * WAIT)), 0)
+    return lambda: os.waitpid(child(b"ptxas", compiles), 0)
+
+
+def compiler_of_a_driver():
+    """The child does nothing but wait for one of its own that computes."""
+
+    def drive():
+        os.waitpid(child(b"cicc", compiles), 0)
+
+    return lambda: os.waitid(os.P_PID, child(b"nvcc", drive), os.WEXITED)
 
 
 def sleeper():
@@ -80,15 +91,18 @@ def locked(lock, unlock):
     """Another process has the lock of a file nearly all of the time."""
     path = tempfile.mktemp()
 
+    def opened():
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+
     def hold():
-        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        file = opened()
         while True:
             lock(file)
             time.sleep(WAIT)
             unlock(file)
             time.sleep(WAIT / 20)
 
-    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    file = opened()
     child(b"cache-warmer", hold)
 
     def wait():
@@ -98,64 +112,8 @@ def locked(lock, unlock):
     return wait
 
 
-def file_lock():
-    return locked(lambda file: fcntl.flock(file, fcntl.LOCK_EX), lambda file: fcntl.flock(file, fcntl.LOCK_UN))
-
-
-def record_lock():
-    return locked(lambda file: fcntl.lockf(file, fcntl.LOCK_EX), lambda file: fcntl.lockf(file, fcntl.LOCK_UN))
-
-
-class FileSystem:
-    """In user space, with files that are 4 GiB long. Its answers to look-ups of names that begin with s, and to reads, take long."""
-
-    # Opcodes.
-    LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 14, 15, 26, 27, 42
-    EMPTY = {18, 25, 29, 34, 38}
-    ENOSYS = 38
-
-    def __init__(self):
-        # It goes with its processes.
-        if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
-            raise OSError(ctypes.get_errno(), "mount namespace")
-        self.path, device = tempfile.mkdtemp(), os.open("/dev/fuse", os.O_RDWR)
-        options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
-        if libc.mount(b"archive", self.path.encode(), b"fuse", MS_NOSUID | MS_NODEV, options):
-            raise OSError(ctypes.get_errno(), "mount")
-        child(b"archive-mount", lambda: self.serve(device))
-        os.close(device)
-
-    @staticmethod
-    def attributes(node):
-        mode, size = (0o40755, 0) if node == 1 else (0o100644, 1 << 32)
-        return struct.pack("<6Q10I", node, size, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
-
-    def answer(self, opcode, node, body):
-        if opcode == self.INIT:
-            return struct.pack("<IIIIHHI", 7, 31, 0, 0, 16, 12, 1 << 17).ljust(64, b"\0")
-        if opcode == self.GETATTR:
-            return struct.pack("<QII", 1000, 0, 0) + self.attributes(node)
-        if opcode == self.LOOKUP:
-            if body.startswith(b"s"):
-                time.sleep(WAIT)
-            found = 2 + int(body[1:].rstrip(b"\0"))
-            return struct.pack("<QQQQII", found, 1, 0, 1000, 0, 0) + self.attributes(found)
-        if opcode in (self.OPEN, self.OPENDIR):
-            return bytes(16)
-        if opcode == self.READ:
-            time.sleep(WAIT)
-            return bytes(struct.unpack_from("<QQI", body)[2])
-        return b"" if opcode in self.EMPTY else None
-
-    def serve(self, device):
-        while True:
-            request = os.read(device, (1 << 17) + 8192)
-            _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
-            if opcode in (self.FORGET, self.BATCH_FORGET):
-                continue
-            answer = self.answer(opcode, node, request[40:])
-            error = -self.ENOSYS if answer is None else 0
-            os.write(device, struct.pack("<IiQ", 16 + len(answer or b""), error, unique) + (answer or b""))
+FLOCK = lambda file: fcntl.flock(file, fcntl.LOCK_EX), lambda file: fcntl.flock(file, fcntl.LOCK_UN)
+RECORD = lambda file: fcntl.lockf(file, fcntl.LOCK_EX, 1), lambda file: fcntl.lockf(file, fcntl.LOCK_UN, 1)
 
 
 def looks_up():
@@ -163,22 +121,48 @@ def looks_up():
     return lambda: os.stat(f"{path}/s{next(numbers)}")
 
 
-def reads():
-    file, numbers = os.open(f"{FileSystem().path}/f0", os.O_RDONLY), iter(range(1 << 13))
-    return lambda: os.pread(file, 4096, next(numbers) << 18)
+def of_a_file(slow, act):
+    """An operation on an open file, whose answer is slow."""
+    file, numbers = os.open(f"{FileSystem(slow).path}/f0", os.O_RDWR), iter(range(1 << 13))
+    return lambda: act(file, next(numbers) << 18)
+
+
+def reads(file, offset):
+    os.pread(file, mmap.PAGESIZE, offset)
+
+
+def writes(file, offset):
+    os.pwrite(file, bytes(mmap.PAGESIZE), offset)
+
+
+def asks(name, request):
+    """A file or folder by ioctl."""
+    file = os.open(f"{FileSystem(file_system.IOCTL).path}/{name}", os.O_RDONLY)
+    return lambda: fcntl.ioctl(file, request, bytes(8))
+
+
+def opens():
+    path = f"{FileSystem(file_system.OPEN).path}/f0"
+    return lambda: os.close(os.open(path, os.O_RDONLY))
+
+
+def lists():
+    path = FileSystem(file_system.READDIR).path
+    return lambda: os.listdir(path)
 
 
 def faults():
-    file, numbers = os.open(f"{FileSystem().path}/f0", os.O_RDONLY), iter(range(1 << 13))
-    pages = mmap.mmap(file, 1 << 32, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
+    file, numbers = os.open(f"{FileSystem(file_system.READ).path}/f0", os.O_RDONLY), iter(range(1 << 13))
+    pages = mmap.mmap(file, file_system.FILE_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
     pages.madvise(mmap.MADV_RANDOM)
     return lambda: pages[next(numbers) << 18]
 
 
-def yields():
-    """Nothing to do for as long, on a CPU that another program wants."""
+def yields(*others):
+    """Nothing to do for as long, on a CPU that others want."""
     os.sched_setaffinity(0, {1})
-    child(b"batch", lambda: computes(1 << 20))
+    for act in others:
+        act()
 
     def wait():
         end = time.monotonic() + WAIT
@@ -188,48 +172,71 @@ def yields():
     return wait
 
 
-def trains(wait):
-    cudart = ctypes.CDLL(LIBRARY)
-    print(os.getpid(), flush=True)
-    is_wrong = False
-    while True:
-        for _ in range(LAUNCHES):
-            cudart.cudaLaunchKernel(None, 1, 1, 1, 1, None, 0, None)
-        is_wrong = is_wrong or bool(select.select([sys.stdin], [], [], 0)[0])
-        if is_wrong:
-            wait()
-        else:
-            time.sleep(WAIT / 4)
+def batch():
+    child(b"batch", lambda: computes(1 << 20))
 
 
-def fed_by_parent():
+def tokenizer():
+    """A thread of this process that computes without the interpreter's lock."""
+
+    def tokenize():
+        while True:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)
+
+    threading.Thread(target=tokenize, daemon=True).start()
+
+
+def fed_by_parent(wait, give):
     """Its parent prepares the work: a second process launches whenever it gets some."""
-    reads, writes = os.pipe()
-
-    def wait():
-        os.read(reads, 1)
-
     if os.fork() == 0:
         named(b"gpu-worker")
-        os.close(writes)
-        trains(wait)
+        trains(LIBRARY, wait)
     libc.prctl(PR_SET_NAME, b"engine")
     while True:
         computes(WAIT)
-        os.write(writes, b"x")
+        give()
 
 
+def by_pipe():
+    reads, writes = os.pipe()
+    fed_by_parent(lambda: os.read(reads, 1), lambda: os.write(writes, b"x"))
+
+
+def by_socket():
+    receives, sends = socket.socketpair()
+    poll = select.epoll()
+    poll.register(receives, select.EPOLLIN)
+
+    def wait():
+        poll.poll()
+        receives.recv(1)
+
+    fed_by_parent(wait, lambda: sends.send(b"x"))
+
+
+PARENTS = {"parent": by_pipe, "parent-socket": by_socket}
 KINDS = {
     "reader": slow_reader,
+    "stream": lambda: slow_receiver(socket.SOCK_STREAM),
+    "datagram": lambda: slow_receiver(socket.SOCK_DGRAM),
     "child": compiler,
+    "grandchild": compiler_of_a_driver,
     "sleeper": sleeper,
     "stat": looks_up,
-    "read": reads,
+    "open": opens,
+    "list": lists,
+    "read": lambda: of_a_file(file_system.READ, reads),
+    "write": lambda: of_a_file(file_system.WRITE, writes),
+    "ioctl": lambda: asks("f0", 0x7801),
+    "ioctl-flags": lambda: asks("f0", GET_FLAGS),
+    "ioctl-folder": lambda: asks("d0", GET_FLAGS),
     "fault": faults,
-    "yield": yields,
-    "flock": file_lock,
-    "lockf": record_lock,
+    "yield": lambda: yields(batch),
+    "yield-to-several": lambda: yields(batch, batch, batch),
+    "yield-to-own": lambda: yields(tokenizer),
+    "flock": lambda: locked(*FLOCK),
+    "lockf": lambda: locked(*RECORD),
 }
-if KIND == "parent":
-    fed_by_parent()
-trains(KINDS[KIND]())
+if KIND in PARENTS:
+    PARENTS[KIND]()
+trains(LIBRARY, KINDS[KIND]())
