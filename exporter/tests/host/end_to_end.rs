@@ -12,6 +12,7 @@ mod cost;
 mod crowd;
 mod dcgm;
 mod flights;
+mod held_lock;
 mod host;
 #[cfg(target_arch = "x86_64")]
 mod host_code;
