@@ -39,5 +39,6 @@ mod service;
 mod stacks;
 mod start_methods;
 mod top;
+mod unexplained;
 mod upstream;
 mod waiter;
