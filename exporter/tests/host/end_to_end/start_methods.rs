@@ -14,8 +14,11 @@ const SYSTEMS: &str = "/usr/bin/python3";
 
 /// A program that waits for its worker.
 struct Training {
-    python: Python,
+    /// The first process of the program.
+    _python: Python,
     worker: u64,
+    /// The process that launches.
+    pid: String,
 }
 
 impl Training {
@@ -30,15 +33,17 @@ impl Training {
         let mut python = Python(child.expect("Python is installed"));
         let mut line = String::new();
         BufReader::new(python.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { python, worker: line.trim().parse().unwrap() }
+        let (worker, pid) = line.trim().split_once(' ').unwrap();
+        Self { _python: python, worker: worker.parse().unwrap(), pid: pid.to_owned() }
     }
 
     /// Waits until the worker is named for the waits of the program.
     fn expect_starvation(&self, exporter: &Exporter, what: &str) {
-        let pid = self.python.0.id().to_string();
-        let chain = until(&format!("a chain of {what}"), || {
-            chain_of(exporter, &pid, "dataloader_starvation")
-        });
+        self.expect(exporter, "dataloader_starvation", what);
+    }
+
+    fn expect(&self, exporter: &Exporter, cause: &str, what: &str) {
+        let chain = until(&format!("a chain of {what}"), || chain_of(exporter, &self.pid, cause));
         assert_eq!(chain["culprit"]["pid"], self.worker, "{what}: {chain}");
         assert!(chain["explained"].as_f64().unwrap() >= 0.5, "{what}: {chain}");
     }
@@ -77,4 +82,26 @@ fn a_worker_of_a_server_that_is_older_than_the_first_call_or_the_exporter_is_nam
     drop(older);
     let late = Training::start(Path::new(SYSTEMS), "forkserver", "worker");
     late.expect_starvation(&exporter, "a first call behind the worker");
+}
+
+#[test]
+fn a_worker_below_a_process_that_never_launches_is_named_though_its_own_parent_has_ended() {
+    let exporter = exporter();
+    for first in ["call", "worker"] {
+        // Each worker has a CPU.
+        let trees = ["torchrun", "srun"];
+        let started = trees.map(|tree| Training::start(Path::new(SYSTEMS), tree, first));
+        for (training, tree) in started.iter().zip(trees) {
+            training.expect_starvation(&exporter, &format!("{tree}, {first} first"));
+        }
+    }
+}
+
+#[test]
+fn a_process_that_another_one_started_beside_the_program_is_named_for_what_it_prepares() {
+    let exporter = exporter();
+    for first in ["call", "worker"] {
+        let training = Training::start(Path::new(SYSTEMS), "ray", first);
+        training.expect(&exporter, "process_wait", first);
+    }
 }
