@@ -36,6 +36,7 @@ mod recording;
 mod refusals;
 mod retention;
 mod service;
+mod slurm;
 mod stacks;
 mod start_methods;
 mod top;
