@@ -105,10 +105,9 @@ static __noinline void note_waker(struct thread *thread)
 	thread->wakes = thread->contended ? HOLDS_LOCK : wakes_of_current();
 	if (thread->wakes == MAKES_ROOM)
 		thread->wakes = thread->waits_for & WAITS_LOCALLY ? WAKES_FD | MAKES_ROOM : 0;
-	else if (thread->wakes & WAKES_FD && may_be_of_file(thread) && serves_files(waker))
+	else if (thread->wakes & WAKES_FD && may_be_of_file(thread->off_reason) && serves_files(waker))
 		thread->wakes |= WAKES_FILES;
-	if (thread->waits_for)
-		settle_reason(thread, waker);
+	settle_reason(thread, waker);
 	if (!thread->wakes)
 		return;
 	name_current(&thread->waker, thread->tgid, thread->proc_id);

@@ -105,13 +105,11 @@ static __noinline bool serves_files(struct task_struct *task)
 	return file && BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
 }
 
-/* Returns true if the wait may be one for a file system in user space. */
-static __always_inline bool may_be_of_file(const struct thread *thread)
+/* Returns true if a wait for this reason may be one for a file system in user space. */
+static __always_inline bool may_be_of_file(__u32 reason)
 {
-	__u32 reason = thread->off_reason;
-
 	return reason == REASON_IO || reason == REASON_PAGE_FAULT || reason == REASON_GPU_DRIVER ||
-	       thread->waits_for & WAITS_IN_FILE_CALL;
+	       reason == REASON_OTHER;
 }
 
 /* Returns true if a wait for this reason may be for the work of another process. */
@@ -187,11 +185,13 @@ static __always_inline __u64 owed_of(const struct thread *thread, __u32 reason, 
 }
 
 /* Corrects the reason of a wait that only the task that ends it shows: a call that asks a file system sleeps for much
- * else. */
+ * else, and a call that closes a file may ask its file system. */
 static __always_inline void settle_reason(struct thread *thread, const struct task_struct *waker)
 {
-	if (thread->off_reason != REASON_OTHER || !(thread->waits_for & WAITS_IN_FILE_CALL))
+	bool is_kernel = !waker->pid || waker->flags & PF_KTHREAD;
+
+	if (thread->off_reason != REASON_OTHER)
 		return;
-	if (thread->wakes & WAKES_FILES || !waker->pid || waker->flags & PF_KTHREAD)
+	if (thread->wakes & WAKES_FILES || (thread->waits_for & WAITS_IN_FILE_CALL && is_kernel))
 		thread->off_reason = REASON_IO;
 }

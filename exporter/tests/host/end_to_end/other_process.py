@@ -146,6 +146,11 @@ def opens():
     return lambda: os.close(os.open(path, os.O_RDONLY))
 
 
+def closes():
+    path = f"{FileSystem(file_system.FLUSH).path}/f0"
+    return lambda: os.close(os.open(path, os.O_RDONLY))
+
+
 def lists():
     path = FileSystem(file_system.READDIR).path
     return lambda: os.listdir(path)
@@ -224,6 +229,7 @@ KINDS = {
     "sleeper": sleeper,
     "stat": looks_up,
     "open": opens,
+    "close": closes,
     "list": lists,
     "read": lambda: of_a_file(file_system.READ, reads),
     "write": lambda: of_a_file(file_system.WRITE, writes),

@@ -61,6 +61,7 @@ fn who_does_not_read_what_a_thread_sends_is_named_whatever_the_socket() {
 fn who_serves_a_file_system_is_named_whatever_the_operation() {
     are_named(&[
         ("open", "block_io", "archive-mount"),
+        ("close", "block_io", "archive-mount"),
         ("list", "block_io", "archive-mount"),
         ("write", "block_io", "archive-mount"),
         ("ioctl", "process_wait", "archive-mount"),
