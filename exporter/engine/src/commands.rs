@@ -28,6 +28,7 @@ pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
         idle_cpus(chain, host),
         thread_that_competes(chain),
         second_competitor(chain),
+        mounted(chain),
     ];
     let has_one_cpu = || only_cpu(&chain.victim.place, host).is_some();
     let advice = match &chain.culprit {
@@ -114,6 +115,16 @@ fn second_competitor(chain: &Chain) -> String {
         })
     });
     second.unwrap_or_default()
+}
+
+/// The clause about where the file systems are that the culprit serves; empty where that is unknown.
+fn mounted(chain: &Chain) -> String {
+    match &chain.culprit {
+        Some(Culprit { comm, place, .. }) if !place.serves.is_empty() => {
+            format!(" {comm} serves {}.", place.serves.join(", "))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Share of a chain's loss that a second task is named for.

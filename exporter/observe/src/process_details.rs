@@ -1,6 +1,7 @@
 //! Details of observed processes from `/proc`. Read while a process lives, kept as long as its accounts.
 
 pub(crate) mod cgroup_use;
+mod file_systems;
 pub(crate) mod hierarchy;
 pub mod membership;
 pub mod place;

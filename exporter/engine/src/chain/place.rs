@@ -41,6 +41,9 @@ pub struct Place {
     /// All threads of the process and of its workers may run on one CPU only, the same.
     #[serde(skip)]
     pub on_one_cpu: bool,
+    /// Mount points of the file systems that it serves from user space, as its victim has them.
+    #[serde(skip)]
+    pub serves: Vec<String>,
 }
 
 impl Place {

@@ -1,7 +1,7 @@
 //! Waits for other processes: those that serve a file, make room, compute for the victim, or end; and waits for nobody.
 
 use gpucause_abi::state::{Phase, Reason, Relation, State};
-use gpucause_engine::chain::{Cause, Chain, Severity};
+use gpucause_engine::chain::{Cause, Chain, Place, Severity};
 
 use crate::host::{Host, takes};
 use crate::process::{KERNEL, MS, Task};
@@ -112,6 +112,12 @@ fn who_serves_the_file_system_is_named_and_no_disk() {
         let text = format!("{} {}", chain.sentence, chain.fix);
         assert!(text.contains("that archive-mount serves"), "{text}");
         assert!(!text.contains("Disk") && !text.contains("more memory"), "{text}");
+        assert!(!text.contains("archive-mount serves /"), "{text}");
+        let serves = vec!["/data/archive (fuse.ratarmount)".to_owned()];
+        let mut host = host;
+        host.set_places([(300, Place { serves, ..Place::default() })]);
+        let fix = &host.only(cause).fix;
+        assert!(fix.contains(" archive-mount serves /data/archive (fuse.ratarmount). "), "{fix}");
     }
 }
 

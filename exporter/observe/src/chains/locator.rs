@@ -161,7 +161,11 @@ impl Locator {
             (None, Some(usage)) => usage.all_cpus(),
             (_, None) => String::new(),
         };
-        Located { victim, culprit: Some(Place { cpus, ..place }), thread, user: None }
+        let serves = match chain.cause {
+            Cause::BlockIo | Cause::PageFault => self.places.served(culprit.pid, chain.victim.pid),
+            _ => Vec::new(),
+        };
+        Located { victim, culprit: Some(Place { cpus, serves, ..place }), thread, user: None }
     }
 
     /// A culprit that is a thread of the victim's own process: the one that held the lock, or else the only one of its name.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gpucause_engine::chain::Place;
 
 use super::cgroup_use::{self, CgroupUse};
+use super::file_systems;
 use super::membership::Membership;
 use super::pods;
 use super::threads::{Threads, allowed_cpus};
@@ -81,6 +82,7 @@ impl Places {
             cpuset: self.cpuset(&groups).unwrap_or_default(),
             busy_threads: 0,
             on_one_cpu: false,
+            serves: Vec::new(),
         })
     }
 
@@ -96,6 +98,11 @@ impl Places {
         let groups = hierarchy.groups(&hierarchy.cgroup_of(&groups)?);
         let group = cgroup_use::full_of_cache(groups.into_iter().rev())?;
         cgroup_use::file_data(&group, &self.proc_root)
+    }
+
+    /// Returns the file systems that a process serves from user space, as another has them mounted.
+    pub(crate) fn served(&self, server: u32, client: u32) -> Vec<String> {
+        file_systems::served(&self.proc_root, server, client)
     }
 
     /// The name of a process.

@@ -27,6 +27,12 @@ fn have_culprits(exporter: &Exporter, together: &[Expected]) -> Vec<Waiter> {
         assert!(!text.contains("faster disk") && !text.contains("more memory"), "{kind}: {text}");
         let share = &chain["evidence"]["culprit_share"];
         assert!(share.as_f64().is_none_or(|share| share >= CULPRITS), "{kind}: {chain}");
+        if cause != "process_wait" {
+            until(&format!("the mount of {kind}"), || {
+                let chain = chain_of(exporter, &waiter.pid, cause)?;
+                chain["fix"].as_str()?.contains(" archive-mount serves /").then_some(())
+            });
+        }
     }
     waiters
 }
