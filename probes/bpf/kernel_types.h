@@ -111,11 +111,13 @@ struct file_lock_context {
 /* In a lock of a file, as of 6.9. */
 struct file_lock_core {
 	struct list_head flc_list;
+	struct list_head flc_blocked_requests;
 	int flc_pid;
 };
 
 struct file_lock___old {
 	struct list_head fl_list;
+	struct list_head fl_blocked_requests;
 	unsigned int fl_pid;
 };
 

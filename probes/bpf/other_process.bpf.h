@@ -71,28 +71,46 @@ static __noinline struct file *file_of(struct task_struct *task, __u32 fd)
 	return file;
 }
 
-/* The process whose lock is first in the list of the file: of flock's, or of fcntl's; 0 for none. */
+/* The process that has this lock of a file, if any task waits for the lock; else 0. */
+static __noinline __u32 owner_with_waiters(struct list_head *lock)
+{
+	struct file_lock_core *held;
+	struct file_lock___old *old;
+	struct list_head *waiters;
+
+	if (bpf_core_type_exists(struct file_lock_core)) {
+		held = (void *)lock - bpf_core_field_offset(struct file_lock_core, flc_list);
+		waiters = (void *)held + bpf_core_field_offset(struct file_lock_core, flc_blocked_requests);
+		return BPF_CORE_READ(waiters, next) != waiters ? BPF_CORE_READ(held, flc_pid) : 0;
+	}
+	old = (void *)lock - bpf_core_field_offset(struct file_lock___old, fl_list);
+	waiters = (void *)old + bpf_core_field_offset(struct file_lock___old, fl_blocked_requests);
+	return BPF_CORE_READ(waiters, next) != waiters ? BPF_CORE_READ(old, fl_pid) : 0;
+}
+
+/* Locks of a file that are examined: processes may lock parts of one. */
+#define MAX_FILE_LOCKS 16
+
+/* The process that has the only lock of the file that any task waits for: of flock's, or of fcntl's; 0 for none. */
 static __noinline __u32 file_lock_owner(struct task_struct *task, __u32 fd, bool is_flock)
 {
-	struct file_lock_core *lock;
-	struct file_lock___old *old;
-	struct file_lock_context *held;
-	struct list_head *list, *first;
 	struct file *file = file_of(task, fd);
+	struct file_lock_context *held = file ? BPF_CORE_READ(file, f_inode, i_flctx) : 0;
+	struct list_head *list, *lock;
+	__u32 owner = 0, other;
 
-	held = file ? BPF_CORE_READ(file, f_inode, i_flctx) : 0;
 	if (!held)
 		return 0;
 	list = is_flock ? &held->flc_flock : &held->flc_posix;
-	first = BPF_CORE_READ(list, next);
-	if (first == list)
-		return 0;
-	if (bpf_core_type_exists(struct file_lock_core)) {
-		lock = (void *)first - bpf_core_field_offset(struct file_lock_core, flc_list);
-		return BPF_CORE_READ(lock, flc_pid);
+	lock = BPF_CORE_READ(list, next);
+	for (int i = 0; i < MAX_FILE_LOCKS && lock != list; i++) {
+		other = owner_with_waiters(lock);
+		if (owner && other)
+			return 0;
+		owner |= other;
+		lock = BPF_CORE_READ(lock, next);
 	}
-	old = (void *)first - bpf_core_field_offset(struct file_lock___old, fl_list);
-	return BPF_CORE_READ(old, fl_pid);
+	return lock == list ? owner : 0;
 }
 
 /* Returns true if the running task, in a system call that writes, answers for a file system in user space. */

@@ -87,8 +87,8 @@ def sleeper():
     return wait
 
 
-def locked(lock, unlock):
-    """Another process has the lock of a file nearly all of the time."""
+def locked(lock, unlock, beside=None):
+    """Another process has the lock of a file nearly all of the time, and one more may have another lock of it."""
     path = tempfile.mktemp()
 
     def opened():
@@ -102,6 +102,8 @@ def locked(lock, unlock):
             unlock(file)
             time.sleep(WAIT / 20)
 
+    if beside:
+        child(b"cache-index", lambda: beside(opened()))
     file = opened()
     child(b"cache-warmer", hold)
 
@@ -110,6 +112,12 @@ def locked(lock, unlock):
         unlock(file)
 
     return wait
+
+
+def keeps_another_part(file):
+    """The first lock of the file is one that nobody waits for."""
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 100)
+    time.sleep(1 << 20)
 
 
 FLOCK = lambda file: fcntl.flock(file, fcntl.LOCK_EX), lambda file: fcntl.flock(file, fcntl.LOCK_UN)
@@ -242,6 +250,7 @@ KINDS = {
     "yield-to-own": lambda: yields(tokenizer),
     "flock": lambda: locked(*FLOCK),
     "lockf": lambda: locked(*RECORD),
+    "lockf-beside-another": lambda: locked(*RECORD, keeps_another_part),
 }
 if KIND in PARENTS:
     PARENTS[KIND]()

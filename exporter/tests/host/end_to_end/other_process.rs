@@ -77,10 +77,11 @@ fn who_serves_a_file_system_is_named_whatever_the_operation() {
 }
 
 #[test]
-fn who_has_the_lock_of_a_file_is_named() {
+fn who_has_the_lock_of_a_file_is_named_though_others_have_locks_of_other_parts() {
     are_named(&[
         ("flock", "process_wait", "cache-warmer"),
         ("lockf", "process_wait", "cache-warmer"),
+        ("lockf-beside-another", "process_wait", "cache-warmer"),
     ]);
 }
 
