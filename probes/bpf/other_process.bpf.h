@@ -133,7 +133,7 @@ static __always_inline bool may_be_of_file(__u32 reason)
 /* Returns true if a wait for this reason may be for the work of another process. */
 static __always_inline bool may_be_fed(__u32 reason)
 {
-	return reason == REASON_POLL || reason == REASON_NET || reason == REASON_CHILD;
+	return reason == REASON_POLL || reason == REASON_NET || reason == REASON_CHILD || reason == REASON_FUTEX;
 }
 
 #define FED_WHOLE 1024

@@ -94,7 +94,7 @@ static __always_inline void prove_lock(struct thread *thread)
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
 	__u64 total = woken - since, held, kept, behind, wait;
-	bool polls, is_lock;
+	bool polls, is_lock, is_own;
 
 	if (!thread)
 		return 0;
@@ -123,8 +123,8 @@ VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __
 	if (polls && reason == REASON_LOCK)
 		settle_all_ended(thread, tid);
 	is_lock = reason == REASON_LOCK || reason == REASON_KERNEL_LOCK;
-	held = reason == REASON_FUTEX || is_lock ? held_of(thread, reason, since, woken)
-						 : owed_of(thread, reason, total);
+	is_own = reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD;
+	held = is_own || is_lock ? held_of(thread, reason, since, woken) : owed_of(thread, reason, total);
 	wait = WAIT(reason, thread->phase);
 	/* Short ones have no entry for each system call: a process has so many. */
 	if (reason == REASON_OTHER && total >= LONG_NS)

@@ -24,8 +24,8 @@ pub(crate) const LAUNCH_SLOWDOWN: &str = "launch_slowdown";
 /// Reasons of waits for data.
 pub(crate) const DATA_WAITS: [Reason; 3] = [Reason::Futex, Reason::Poll, Reason::Net];
 
-/// Off-CPU time of a thread, by reason. Of futex waits only those for data count: one that waits for another thread's work, as PyTorch's
-/// main thread does for autograd's, or for requests, loses nothing.
+/// Off-CPU time of a thread, by reason. Of futex waits only those for data and for other processes count: one that waits for another
+/// thread's work, as PyTorch's main thread does for autograd's, or for requests, loses nothing.
 fn own_waits(
     delta: &Delta<'_>,
     thread: &ThreadDelta,
@@ -38,9 +38,17 @@ fn own_waits(
     }
     let futex = &mut offcpu[Reason::Futex as usize];
     if futex.0 > 0 {
-        *futex = futex_for_data(delta, Some(thread.tid), phases).min(*futex);
+        let tid = Some(thread.tid);
+        let counted = [futex_for_data(delta, tid, phases), owed_futex(delta, tid, phases)];
+        *futex = total(counted.into_iter()).min(*futex);
     }
     offcpu
+}
+
+/// The part of a thread's futex waits that other processes owe, in memory that they share.
+fn owed_futex(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases) -> Nanos {
+    let of_process = |wait: &Wait| wait.relation == Relation::Other;
+    total(waits_in(delta, tid, phases, &[Reason::Futex]).filter(of_process).map(|own| own.held))
 }
 
 /// All effects in a process's windows.

@@ -19,8 +19,8 @@ use crate::phases::Phases;
 use crate::times::{at_most, part, ratio, total};
 
 /// Reasons of waits that another process can end, but for files, which are causes of their own.
-const WAITS: [Reason; 5] =
-    [Reason::Poll, Reason::Net, Reason::Child, Reason::GpuDriver, Reason::Other];
+const WAITS: [Reason; 6] =
+    [Reason::Poll, Reason::Net, Reason::Child, Reason::GpuDriver, Reason::Futex, Reason::Other];
 /// Least share that a process must owe of the waits that it ended.
 const MIN_OWED: f64 = 0.8;
 

@@ -55,6 +55,16 @@ fn a_parent_that_prepares_the_work_is_named_and_an_idle_client_is_not() {
 }
 
 #[test]
+fn a_process_that_prepares_the_work_in_shared_memory_is_named_unless_it_idles() {
+    let engine = Task("engine", 90, Relation::Other);
+    let host = waiting(Reason::Futex, engine, 880 * MS);
+    let chain = host.only(Cause::ProcessWait);
+    assert_eq!(culprit(chain), ("engine", 90));
+    takes(chain, u64::from(FAULT_WINDOWS) * 880 * MS);
+    waiting(Reason::Futex, engine, 300 * MS).is_silent();
+}
+
+#[test]
 fn who_has_the_lock_of_a_file_is_named_with_the_command_that_lists_it() {
     let host = waiting(Reason::Other, Task("cache-warmer", 300, Relation::Other), 900 * MS);
     let chain = host.only(Cause::ProcessWait);

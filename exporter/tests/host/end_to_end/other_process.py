@@ -6,6 +6,7 @@ Prints what training.py says.
 import fcntl
 import hashlib
 import mmap
+import multiprocessing
 import os
 import select
 import socket
@@ -227,7 +228,13 @@ def by_socket():
     fed_by_parent(wait, lambda: sends.send(b"x"))
 
 
-PARENTS = {"parent": by_pipe, "parent-socket": by_socket}
+def by_semaphore():
+    """In shared memory."""
+    work = multiprocessing.get_context("fork").Semaphore(0)
+    fed_by_parent(work.acquire, work.release)
+
+
+PARENTS = {"parent": by_pipe, "parent-socket": by_socket, "parent-semaphore": by_semaphore}
 KINDS = {
     "reader": slow_reader,
     "stream": lambda: slow_receiver(socket.SOCK_STREAM),

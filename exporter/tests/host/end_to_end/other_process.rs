@@ -100,7 +100,7 @@ fn a_child_that_computes_is_named_and_so_is_one_that_waits_for_its_own() {
 
 #[test]
 fn a_parent_that_prepares_the_work_is_named_however_it_hands_it_over() {
-    are_busy(&[("parent", "engine"), ("parent-socket", "engine")]);
+    are_busy(&[("parent", "engine"), ("parent-socket", "engine"), ("parent-semaphore", "engine")]);
 }
 
 /// Time of a program's threads that launch in a state.
