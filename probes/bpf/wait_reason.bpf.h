@@ -38,6 +38,11 @@
 #define MUTEX_OWNER 8
 #define MAX_TID (1 << 22)
 
+static __always_inline bool is_tid(__u32 number)
+{
+	return number && number <= MAX_TID;
+}
+
 /* Returns true if a thread that blocks in futex wants a mutex of the C library that a thread owns. The library's
  * condition variables and semaphores wait by another command, and a futex that others wait for with the same value has
  * no owner. */
@@ -50,7 +55,48 @@ static __always_inline bool wants_mutex(const struct pt_regs *regs)
 	if (command != FUTEX_WAIT || third_argument(regs) != MUTEX_CONTENDED)
 		return false;
 	bpf_probe_read_user(&owner, sizeof(owner), (void *)(first_argument(regs) + MUTEX_OWNER));
-	return owner && owner <= MAX_TID;
+	return is_tid(owner);
+}
+
+/* glibc's read-write lock. Threads wait on the phase, or behind a writer. */
+struct rwlock {
+	__u32 readers, writers, phase, behind, zeros[2], writer;
+};
+
+/* Bits of `readers`; their number is above. */
+#define WRITE_PHASE 1
+#define WRITE_LOCKED 2
+#define READERS_SHIFT 3
+/* Values that such a futex is waited on with, until a writer or until the readers unlock. */
+#define UNTIL_WRITER 3
+#define UNTIL_READERS 2
+
+/* Returns true if this may be the address of a read-write lock that a thread has as its writer, or that threads read
+ * while a writer waits. */
+static __noinline bool is_rwlock_held(__u64 address, bool by_readers)
+{
+	struct rwlock lock;
+
+	if (bpf_probe_read_user(&lock, sizeof(lock), (void *)address) || lock.zeros[0] || lock.zeros[1])
+		return false;
+	if (!by_readers)
+		return is_tid(lock.writer);
+	return !lock.writer && lock.readers >> READERS_SHIFT &&
+	       (lock.readers & (WRITE_PHASE | WRITE_LOCKED)) == WRITE_LOCKED;
+}
+
+/* Returns true if a thread that blocks in futex wants a read-write lock of the C library that others have. */
+static __always_inline bool wants_rwlock(const struct pt_regs *regs)
+{
+	__u64 futex = first_argument(regs), of_phase = futex - __builtin_offsetof(struct rwlock, phase);
+	__u32 value = third_argument(regs);
+
+	if ((second_argument(regs) & FUTEX_COMMAND) != FUTEX_WAIT_BITSET)
+		return false;
+	if (value == UNTIL_READERS)
+		return is_rwlock_held(of_phase, true);
+	return value == UNTIL_WRITER && (is_rwlock_held(of_phase, false) ||
+					 is_rwlock_held(futex - __builtin_offsetof(struct rwlock, behind), false));
 }
 
 /* A futex wait that times out sooner is repeated: the thread polls. Python does so every 5 ms for its interpreter's lock. */
@@ -83,7 +129,7 @@ static __noinline void note_futex(struct thread *thread, struct task_struct *tas
 		return;
 	if (!is_beside(futex, thread->polled))
 		thread->timed_out_ns = 0;
-	if (wants_mutex(regs)) {
+	if (wants_mutex(regs) || wants_rwlock(regs)) {
 		thread->off_reason = REASON_LOCK;
 		return;
 	}

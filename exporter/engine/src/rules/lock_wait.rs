@@ -29,7 +29,7 @@ pub(super) const RULE: Rule = Rule {
         "gpucause_dispatcher_seconds_total",
         "gpucause_blocked_on_seconds_total",
     ],
-    needs: "waits for a held lock (a mutex of the C library, or a lock that its threads poll, as Python's for its interpreter) are part of an effect",
+    needs: "waits for a held lock (a mutex or read-write lock of the C library, or a lock that its threads poll, as Python's for its interpreter) are part of an effect",
     during_warm_up: false,
     evaluate,
 };

@@ -66,9 +66,9 @@ def of_the_interpreter():
     return holder(acts(ctypes.PyDLL(None))).set
 
 
-def of_the_mutex():
+def of_the_library(kind, hold, want):
     lock, act = (ctypes.c_long * 8)(), acts(libc)
-    functions = [getattr(libc, f"pthread_mutex_{what}") for what in ("lock", "lock", "unlock")]
+    functions = [getattr(libc, f"pthread_{kind}_{what}") for what in (hold, want, "unlock")]
 
     def held():
         functions[0](lock)
@@ -86,6 +86,9 @@ def of_the_mutex():
 
 LOCKS = {
     "interpreter": of_the_interpreter,
-    "mutex": of_the_mutex,
+    "mutex": lambda: of_the_library("mutex", "lock", "lock"),
+    "written": lambda: of_the_library("rwlock", "wrlock", "rdlock"),
+    "rewritten": lambda: of_the_library("rwlock", "wrlock", "wrlock"),
+    "read": lambda: of_the_library("rwlock", "rdlock", "wrlock"),
 }
 trains(LIBRARY, LOCKS[LOCK]())

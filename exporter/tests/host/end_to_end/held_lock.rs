@@ -39,3 +39,8 @@ fn a_thread_that_waits_while_it_has_the_interpreter_is_named_whatever_it_waits_f
 fn a_thread_that_waits_while_it_has_a_mutex_is_named_whatever_it_waits_for() {
     are_named(&["mutex sleeps", "mutex polls", "mutex reads"]);
 }
+
+#[test]
+fn a_thread_that_waits_while_it_has_a_read_write_lock_is_named_whether_it_reads_or_writes() {
+    are_named(&["written sleeps", "rewritten polls", "read reads"]);
+}
