@@ -137,6 +137,14 @@ struct file {
 	void *private_data;
 };
 
+struct io_ring_ctx {
+	unsigned int flags;
+	void *sq_sqes;
+	unsigned int *sq_array;
+	unsigned int cached_sq_head;
+	unsigned int sq_entries;
+};
+
 struct fdtable {
 	unsigned int max_fds;
 	struct file **fd;

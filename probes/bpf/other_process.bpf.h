@@ -24,6 +24,8 @@
 /* Linux's /dev/fuse: MKDEV(MISC_MAJOR, FUSE_MINOR). */
 #define FUSE_DEVICE (10 << 20 | 229)
 
+#define SYSCALL_IO_URING_ENTER 426
+
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_SPLICE 275
 #else
@@ -113,14 +115,58 @@ static __noinline __u32 file_lock_owner(struct task_struct *task, __u32 fd, bool
 	return lock == list ? owner : 0;
 }
 
-/* Returns true if the running task, in a system call that writes, answers for a file system in user space. */
+/* Linux's IORING_ENTER_REGISTERED_RING: the ring is no descriptor. Of a ring: IORING_SETUP_SQE128, IORING_SETUP_NO_SQARRAY. */
+#define RING_IS_REGISTERED 0x10
+#define RING_LARGE_ENTRIES 0x400
+#define RING_WITHOUT_ARRAY 0x10000
+
+/* The begin of an entry of a ring: IORING_OP_URING_CMD, and FUSE_IO_URING_CMD_COMMIT_AND_FETCH of /dev/fuse. */
+struct ring_entry {
+	__u8 op, flags;
+	__u16 priority;
+	__u32 fd, command;
+};
+
+#define RING_ENTRY_BYTES 64
+#define RING_COMMAND 46
+#define RING_ANSWERS 2
+
+/* Returns true if the last request that the kernel took from this ring answers for a file system in user space. */
+static __noinline bool ring_serves_files(struct file *file)
+{
+	struct io_ring_ctx *ring = BPF_CORE_READ(file, private_data);
+	struct ring_entry entry;
+	__u32 index, flags;
+
+	/* Kernels that are built without io_uring lack it. */
+	if (!bpf_core_type_exists(struct io_ring_ctx))
+		return false;
+	index = (BPF_CORE_READ(ring, cached_sq_head) - 1) & (BPF_CORE_READ(ring, sq_entries) - 1);
+	flags = BPF_CORE_READ(ring, flags);
+	if (!(flags & RING_WITHOUT_ARRAY) &&
+	    bpf_probe_read_kernel(&index, sizeof(index), BPF_CORE_READ(ring, sq_array) + index))
+		return false;
+	if (flags & RING_LARGE_ENTRIES)
+		index *= 2;
+	if (bpf_probe_read_kernel(&entry, sizeof(entry), BPF_CORE_READ(ring, sq_sqes) + index * RING_ENTRY_BYTES))
+		return false;
+	return entry.op == RING_COMMAND && entry.command == RING_ANSWERS;
+}
+
+/* Returns true if the running task, in a system call that writes or submits requests of a ring, answers for a file
+ * system in user space. */
 static __noinline bool serves_files(struct task_struct *task)
 {
 	const struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 fd = syscall_number(regs) == SYSCALL_SPLICE ? third_argument(regs) : first_argument(regs);
+	long number = syscall_number(regs);
+	__u32 fd = number == SYSCALL_SPLICE ? third_argument(regs) : first_argument(regs);
 	struct file *file = file_of(task, fd);
 
-	return file && BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
+	if (!file)
+		return false;
+	if (number == SYSCALL_IO_URING_ENTER)
+		return !(fourth_argument(regs) & RING_IS_REGISTERED) && ring_serves_files(file);
+	return BPF_CORE_READ(file, f_inode, i_rdev) == FUSE_DEVICE;
 }
 
 /* Returns true if a wait for this reason may be one for a file system in user space. */

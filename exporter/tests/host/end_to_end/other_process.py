@@ -18,6 +18,7 @@ import time
 import file_system
 from file_system import FileSystem
 from processes import child, computes, libc, named, PR_SET_NAME
+from ring_file_system import RingFileSystem
 from training import trains, WAIT
 
 KIND, LIBRARY = sys.argv[1:]
@@ -125,14 +126,14 @@ FLOCK = lambda file: fcntl.flock(file, fcntl.LOCK_EX), lambda file: fcntl.flock(
 RECORD = lambda file: fcntl.lockf(file, fcntl.LOCK_EX, 1), lambda file: fcntl.lockf(file, fcntl.LOCK_UN, 1)
 
 
-def looks_up():
-    path, numbers = FileSystem().path, iter(range(1 << 30))
+def looks_up(files=FileSystem):
+    path, numbers = files().path, iter(range(1 << 30))
     return lambda: os.stat(f"{path}/s{next(numbers)}")
 
 
-def of_a_file(slow, act):
+def of_a_file(slow, act, files=FileSystem):
     """An operation on an open file, whose answer is slow."""
-    file, numbers = os.open(f"{FileSystem(slow).path}/f0", os.O_RDWR), iter(range(1 << 13))
+    file, numbers = os.open(f"{files(slow).path}/f0", os.O_RDWR), iter(range(1 << 13))
     return lambda: act(file, next(numbers) << 18)
 
 
@@ -165,8 +166,8 @@ def lists():
     return lambda: os.listdir(path)
 
 
-def faults():
-    file, numbers = os.open(f"{FileSystem(file_system.READ).path}/f0", os.O_RDONLY), iter(range(1 << 13))
+def faults(files=FileSystem):
+    file, numbers = os.open(f"{files(file_system.READ).path}/f0", os.O_RDONLY), iter(range(1 << 13))
     pages = mmap.mmap(file, file_system.FILE_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
     pages.madvise(mmap.MADV_RANDOM)
     return lambda: pages[next(numbers) << 18]
@@ -252,6 +253,9 @@ KINDS = {
     "ioctl-flags": lambda: asks("f0", GET_FLAGS),
     "ioctl-folder": lambda: asks("d0", GET_FLAGS),
     "fault": faults,
+    "ring-stat": lambda: looks_up(RingFileSystem),
+    "ring-read": lambda: of_a_file(file_system.READ, reads, RingFileSystem),
+    "ring-fault": lambda: faults(RingFileSystem),
     "yield": lambda: yields(batch),
     "yield-to-several": lambda: yields(batch, batch, batch),
     "yield-to-own": lambda: yields(tokenizer),

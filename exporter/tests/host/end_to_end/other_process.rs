@@ -5,6 +5,8 @@ use super::waiter::{Waiter, check_seconds, observed, started};
 use gpucause_fixture::exporter::Exporter;
 use gpucause_fixture::poll::until;
 use serde_json::Value;
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const SCRIPT: &str = "other_process.py";
@@ -73,6 +75,40 @@ fn who_serves_a_file_system_is_named_whatever_the_operation() {
         ("ioctl", "process_wait", "archive-mount"),
         ("ioctl-flags", "process_wait", "archive-mount"),
         ("ioctl-folder", "process_wait", "archive-mount"),
+    ]);
+}
+
+/// A setting of the kernel, which is as before when this is dropped.
+struct Setting<'a> {
+    path: &'a Path,
+    before: String,
+}
+
+impl<'a> Setting<'a> {
+    fn of(path: &'a Path, value: &str) -> Self {
+        let before = fs::read_to_string(path).unwrap();
+        fs::write(path, value).unwrap();
+        Self { path, before }
+    }
+}
+
+impl Drop for Setting<'_> {
+    fn drop(&mut self) {
+        fs::write(self.path, &self.before).unwrap();
+    }
+}
+
+#[test]
+fn who_serves_a_file_system_by_io_uring_is_named_where_the_kernel_has_that() {
+    let path = Path::new("/sys/module/fuse/parameters/enable_uring");
+    if !path.exists() {
+        return;
+    }
+    let _allowed = Setting::of(path, "Y");
+    are_named(&[
+        ("ring-stat", "block_io", "archive-mount"),
+        ("ring-read", "block_io", "archive-mount"),
+        ("ring-fault", "page_fault", "archive-mount"),
     ]);
 }
 
