@@ -3,6 +3,7 @@
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
+# make test-waits  more ways to wait than `make test` has: files, locks, processes, CPU limits; ten minutes
 # make healthy  ten minutes of programs with which nothing is wrong, and a minute of each one of real PyTorch: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
@@ -40,7 +41,7 @@ TRIPLE := $(if $(ARCH),aarch64-unknown-linux-gnu)
 RELEASE := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)release
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit test-kernels test-fleet pytorch test-pytorch test-gpu deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit test-kernels test-fleet pytorch test-pytorch test-gpu deny advisories test-waits scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -101,6 +102,10 @@ test-unit: deb
 
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test faults scenarios::causes -- --test-threads=1 --nocapture
+
+test-waits: debug-stand-ins
+	@.ci/install python3:python3 cc:gcc
+	$(SUDO) $(CARGO) test -p gpucause --test host -- --ignored --test-threads=1
 
 healthy: debug-stand-ins build pytorch
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test faults scenarios::healthy -- --test-threads=1 --nocapture

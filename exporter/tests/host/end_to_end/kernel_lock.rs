@@ -54,12 +54,14 @@ fn are_named(together: &[(&str, &str)]) {
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn a_system_call_that_waits_for_the_address_space_names_the_thread_or_the_process_that_has_it() {
     are_named(&[("populated", "mmap_lock")]);
     are_named(&[("watched", "mmap_lock")]);
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn who_has_a_folder_or_renames_in_a_file_system_is_named_though_it_waits_itself() {
     are_named(&[
         ("unlink", "a file or folder"),

@@ -72,6 +72,7 @@ fn a_pool_of_threads_that_uses_up_the_cpu_limit_of_its_program_is_named() {
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn a_worker_or_a_neighbour_that_uses_up_the_cpu_limit_is_named() {
     let (exporter, _keeper) = observed();
     let limit = half_of_a_cpu();
@@ -86,6 +87,7 @@ fn a_worker_or_a_neighbour_that_uses_up_the_cpu_limit_is_named() {
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn a_job_that_is_on_one_cpu_of_many_by_its_own_mask_is_given_the_command_that_ends_that() {
     let (exporter, _keeper) = observed();
     let (mut python, pid) = warm(&exporter, None, &["cpu-pool"]);

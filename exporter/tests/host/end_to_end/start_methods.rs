@@ -85,6 +85,7 @@ fn a_worker_of_a_server_that_is_older_than_the_first_call_or_the_exporter_is_nam
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn a_worker_below_a_process_that_never_launches_is_named_though_its_own_parent_has_ended() {
     let exporter = exporter();
     for first in ["call", "worker"] {
@@ -98,6 +99,7 @@ fn a_worker_below_a_process_that_never_launches_is_named_though_its_own_parent_h
 }
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn a_process_that_another_one_started_beside_the_program_is_named_for_what_it_prepares() {
     let exporter = exporter();
     for first in ["call", "worker"] {

@@ -5,6 +5,7 @@ use super::waiter::{check_seconds, observed, started};
 use gpucause_fixture::poll::until;
 
 #[test]
+#[ignore = "takes a while: make test-waits has it"]
 fn time_in_system_calls_without_a_reason_is_unexplained_and_named_by_the_call() {
     let (exporter, _keeper) = observed();
     let calls = ["membarrier", "msgsnd", "mq_timedsend"];
