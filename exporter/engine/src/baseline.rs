@@ -66,10 +66,10 @@ pub(crate) struct ProcessBaseline {
 fn shared<T: PartialEq<U>, U>(
     previous: Option<&Arc<[T]>>,
     now: &[U],
-    new: impl Fn(&U) -> T,
+    new: impl FnOnce(&[U]) -> Arc<[T]>,
 ) -> Arc<[T]> {
     let previous = previous.filter(|own| own[..] == *now);
-    previous.map_or_else(|| now.iter().map(new).collect(), Arc::clone)
+    previous.map_or_else(|| new(now), Arc::clone)
 }
 
 impl ProcessBaseline {
@@ -77,13 +77,15 @@ impl ProcessBaseline {
     pub(crate) fn new(process: &ProcessSnapshot, previous: Option<&Self>) -> Self {
         Self {
             identity: process.into(),
-            calls: shared(previous.map(|own| &own.calls), &process.calls, |call| call.into()),
-            stalls: shared(previous.map(|own| &own.stalls), &process.stalls, Clone::clone),
+            calls: shared(previous.map(|own| &own.calls), &process.calls, |calls| {
+                calls.iter().map(|call| call.into()).collect()
+            }),
+            stalls: shared(previous.map(|own| &own.stalls), &process.stalls, |own| own.into()),
             launches: process.launches,
             untimed_calls: process.untimed_calls.as_slice().into(),
             errors: process.errors.as_slice().into(),
             copies: process.copies.as_slice().into(),
-            waits: shared(previous.map(|own| &own.waits), &process.waits, Clone::clone),
+            waits: shared(previous.map(|own| &own.waits), &process.waits, |own| own.into()),
             threads: process.dispatchers.iter().map(ThreadBaseline::from).collect(),
             worker: process.worker.as_deref().map(|worker| Box::new(worker.into())),
             dispatcher_time: (&process.dispatcher_time).into(),
