@@ -9,7 +9,8 @@ use crate::scenarios;
 
 /// All formats of a number.
 fn forms(value: f64) -> Vec<String> {
-    let digits = |v: f64| if v >= 10.0 { format!("{v:.0}") } else { format!("{v:.1}") };
+    // Of what is rounded to ten, too, there are no tenths.
+    let digits = |v: f64| if v >= 9.95 { format!("{v:.0}") } else { format!("{v:.1}") };
     let units = [1.0, 1e3, 1e6, 1e9].map(|by| digits(value * by));
     let bytes = (0..5).map(|power| digits(value / 1024f64.powi(power)));
     let mut forms: Vec<_> = units.into_iter().chain(bytes).collect();
