@@ -120,13 +120,14 @@ static __noinline __u32 file_lock_owner(struct task_struct *task, __u32 fd, bool
 #define RING_LARGE_ENTRIES 0x400
 #define RING_WITHOUT_ARRAY 0x10000
 
-/* The begin of an entry of a ring: IORING_OP_URING_CMD, and FUSE_IO_URING_CMD_COMMIT_AND_FETCH of /dev/fuse. */
+/* The first fields of a request in a ring (`struct io_uring_sqe`). */
 struct ring_entry {
 	__u8 op, flags;
 	__u16 priority;
 	__u32 fd, command;
 };
 
+/* Linux's size of one, IORING_OP_URING_CMD, and FUSE_IO_URING_CMD_COMMIT_AND_FETCH of /dev/fuse. */
 #define RING_ENTRY_BYTES 64
 #define RING_COMMAND 46
 #define RING_ANSWERS 2

@@ -43,7 +43,7 @@ VERIFIED_ONCE int end_tenure(struct thread *thread, __u64 now)
 	if (!tenures)
 		return 0;
 	tenure = &tenures->last[__sync_fetch_and_add(&tenures->ended, 1) & (MAX_TENURES - 1)];
-	/* Only those of others part its waits. */
+	/* Its own tenure does not part its waits, those of others do. */
 	thread->retried_after++;
 	/* None, for those that read it meanwhile. */
 	*(volatile __u64 *)&tenure->took_ns = 0;
@@ -317,7 +317,7 @@ static __always_inline void keep_retry(struct thread *thread, __u32 tid, __u64 s
 	thread->retried_lock = thread->polled;
 	retry = retry_at(thread, thread->newest_retry);
 	if (!goes_on(thread, retry, since)) {
-		/* The tenure that has ended since may be that of who had the lock. */
+		/* A tenure has ended since the last wait: it may be the holder's. */
 		settle_ended(thread, tid, thread->newest_retry);
 		if (retry->ns)
 			thread->newest_retry++;

@@ -51,7 +51,7 @@ struct Removable {
     sites: Vec<CallSite>,
 }
 
-/// Where one function is probed.
+/// The places at which one function is probed.
 #[derive(Debug, Clone)]
 pub(crate) struct CallSite {
     /// File offset of the probe at entry, in bytes.

@@ -332,7 +332,7 @@ records! {
         /// The phase of `retries`.
         retried_phase: u32,
         waker_took_ns: u64,
-        /// How many tenures of its process had ended when its last such wait began, and when the last of `retries` began, with its own since.
+        /// The number of ended tenures of its process when its last such wait began; and when the last of `retries` began, plus its own since.
         polled_after: u32,
         retried_after: u32,
         /// Sum of `retries`.

@@ -210,7 +210,7 @@ fn after(word: u32, (stack, frame): Depths) -> Option<Depths> {
     Some((stack_after, frame))
 }
 
-/// Where control goes after an instruction.
+/// The code that an instruction hands control to.
 enum Next {
     Falls,
     Goes(i64),

@@ -9,7 +9,7 @@ use crate::scenarios;
 
 /// All formats of a number.
 fn forms(value: f64) -> Vec<String> {
-    // Of what is rounded to ten, too, there are no tenths.
+    // A number that rounds to ten has no tenths.
     let digits = |v: f64| if v >= 9.95 { format!("{v:.0}") } else { format!("{v:.1}") };
     let units = [1.0, 1e3, 1e6, 1e9].map(|by| digits(value * by));
     let bytes = (0..5).map(|power| digits(value / 1024f64.powi(power)));
