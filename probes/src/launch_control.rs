@@ -15,7 +15,7 @@ use gpucause_abi::{ProcId, Tgid};
 
 use self::budget::{CallBudget, Limits, Window};
 use self::modes::LaunchModes;
-use self::slices::{Random, Slices};
+use self::slices::{Random, Slices, Stretch};
 use crate::attach::CallProbes;
 use crate::hit_cost::{Coldness, HitCosts};
 use crate::host_clock::monotonic_now;
@@ -53,6 +53,7 @@ struct Caller {
     presence: Presence,
     /// The pause after this slice.
     pause: Duration,
+    stretch: Stretch,
     slices: Slices,
     /// Odd while paused.
     turn: u32,
@@ -290,7 +291,7 @@ impl LaunchControl {
         let since = Instant::now();
         let mut until = None;
         if let Rung::PartTime(share) = own.budget.rung() {
-            let (slice, pause) = slices::next(share, self.change, processes, &mut self.random);
+            let (slice, pause) = own.stretch.next(share, self.change, processes, &mut self.random);
             own.pause = pause;
             until = Some(since + slice);
         }
@@ -420,6 +421,7 @@ impl Caller {
             coldness: Coldness::default(),
             presence: Presence::Observed { since, launches: load.launches, until: None },
             pause: Duration::ZERO,
+            stretch: Stretch::default(),
             slices: Slices::default(),
             turn: 0,
             driver_only: false,
