@@ -47,7 +47,7 @@ fn length(share: f64, change: Duration, processes: usize) -> f64 {
 pub(crate) struct Stretch {
     /// Length of this stretch, as a multiple of the mean.
     factor: f64,
-    /// What is left of it after its slice.
+    /// Remaining time of it after its slice.
     rest: Duration,
 }
 
@@ -111,7 +111,7 @@ impl Slices {
         let variance = self.0.iter().map(off).sum::<f64>() * count / (count - 1.0);
         let by_chance = 2.0 * (variance * (1.0 - share)).sqrt() / launches;
         let more = (1.0 - share) * taken / (1.0 - taken.min(0.9)) / 2.0;
-        // What no slice has seen takes less than this share of the time, with a probability of 95 %.
+        // Phases that no slice saw take less than this share of the time, with a probability of 95 %.
         let unseen = 3.0 / count;
         let (per_second, error) = (seen * (1.0 + more), by_chance + more + unseen);
         (error <= MOST_ERROR).then_some(RateEstimate { per_second, error })
