@@ -12,32 +12,59 @@ static __always_inline struct proc *proc_of(const struct thread *thread)
 	return bpf_map_lookup_elem(&procs, &proc_id);
 }
 
-/* Reports the thread's load as that of its process if it is the busiest in this window. */
+static __always_inline __u64 own_cpu_time(void)
+{
+	return UNTRUSTED(task_struct, bpf_get_current_task_btf())->se.sum_exec_runtime;
+}
+
+/* Reports the thread's load: as that of its process if it is the busiest in this window, and in the sum of all threads. Of two threads
+ * that open the window at once one may be missing in the sum at first, which makes them look as if they took turns. */
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
 	struct proc *proc;
+	__u32 ran;
 
 	if (!thread)
 		return 0;
 	proc = proc_of(thread);
 	count_self_by(SELF_LEFT_AT_ENTRY, thread->left);
 	thread->left = 0;
-	if (!proc || (proc->load_window == thread->hit_window && proc->load.spent_ns > thread->load.spent_ns))
+	if (!proc)
 		return 0;
-	proc->load_window = thread->hit_window;
-	__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
+	if (proc->load_window != thread->hit_window) {
+		proc->load_window = thread->hit_window;
+		proc->all_spent_ns = 0;
+		proc->all_ran_ns = 0;
+		proc->load.spent_ns = 0;
+	}
+	if (proc->load.spent_ns <= thread->load.spent_ns)
+		__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
+	/* In a pause calls that wait are still observed. */
+	ran = thread->mode.turn & 1 ? thread->reported_ran_ns : own_cpu_time() - thread->ran_before_ns;
+	__sync_fetch_and_add(&proc->all_spent_ns, thread->load.spent_ns - thread->reported_spent_ns);
+	__sync_fetch_and_add(&proc->all_ran_ns, ran - thread->reported_ran_ns);
+	thread->reported_spent_ns = thread->load.spent_ns;
+	thread->reported_ran_ns = ran;
+	return 0;
+}
+
+VERIFIED_ONCE int open_load(struct thread *thread)
+{
+	if (!thread)
+		return 0;
+	thread->hit_window = watch.window;
+	__builtin_memset(&thread->load, 0, sizeof(thread->load));
+	thread->ran_before_ns = own_cpu_time();
+	thread->reported_spent_ns = 0;
+	thread->reported_ran_ns = 0;
 	return 0;
 }
 
 /* The thread's load in the current window. */
 static __always_inline struct load *load_of(struct thread *thread)
 {
-	__u32 window = watch.window;
-
-	if (thread->hit_window != window) {
-		thread->hit_window = window;
-		__builtin_memset(&thread->load, 0, sizeof(thread->load));
-	}
+	if (thread->hit_window != watch.window)
+		open_load(thread);
 	return &thread->load;
 }
 
@@ -159,6 +186,9 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	/* No part is left out of a call that is counted elsewhere from now on. */
 	if (thread->mode.turn != turn || thread->mode.driver_only != driver_only)
 		thread->counted_stack = 0;
+	/* Time in a pause is not observed. */
+	if (thread->mode.turn != turn)
+		thread->ran_before_ns = own_cpu_time() - thread->reported_ran_ns;
 	if (watch.calibrates >= CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use gpucause_abi::record::{LaunchModeRecord, LoadRecord, SHED_ASYNCS, SHED_QUERIES};
 use gpucause_abi::snapshot::LaunchStep;
-use gpucause_abi::{ProcId, Tgid};
+use gpucause_abi::{Nanos, ProcId, Tgid};
 
-use self::budget::{CallBudget, Limits, Window};
+use self::budget::{CallBudget, Limits, Window, as_one_thread};
 use self::modes::LaunchModes;
 use self::slices::{Random, Slices, Stretch};
 use crate::attach::CallProbes;
@@ -206,7 +206,10 @@ impl LaunchControl {
             let hits = if is_now { load.hits } else { LoadRecord::default() };
             let cost = caller.coldness.follow(&hits, &self.costs);
             let spent_ns = self.costs.spent(hits.spent_ns, cost);
-            let window = Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits } };
+            let busiest = Nanos(hits.spent_ns.into());
+            let weight = as_one_thread(busiest, load.all_spent, load.all_ran, observed);
+            let window =
+                Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits }, weight };
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),

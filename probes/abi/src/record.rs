@@ -186,6 +186,10 @@ records! {
         first_seen_ns: u64,
         /// When it exited or was replaced by exec, on the monotonic clock; 0 while it lives.
         ended_ns: u64,
+        /// `spent_ns` of all its threads in `load_window`, and the time that they had on a CPU between their first and last hits while calls
+        /// were observed.
+        all_spent_ns: u64,
+        all_ran_ns: u64,
         measures: Measures,
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
@@ -229,7 +233,7 @@ records! {
     ///
     /// The call programs write `account_since_ns`, `counted_link`, `counted_op`, `counted_return`, `counted_stack`, `depth`,
     /// `frames`, `hist_key`, `hit_window`, `hits`, `kernel_hist_key`, `kernel_key`, `launched_ns`, `launched_turn`, `launches`,
-    /// `left`, `load`, `mode`, `modes`, `moved_ns`, `offcpu_at_return_ns`, `phase` and `role`. No program that may interrupt them
+    /// `left`, `load`, `mode`, `modes`, `moved_ns`, `offcpu_at_return_ns`, `phase`, `ran_before_ns`, `reported_ran_ns`, `reported_spent_ns` and `role`. No program that may interrupt them
     /// writes these, and they write no others. Exceptions are the functions in `APART` of `.ci/check-writers`, which checks this
     /// list.
     ThreadRecord as "thread" {
@@ -260,6 +264,9 @@ records! {
         /// Hits of call probes by this thread in this `window` of [`Watch`], as in [`LoadRecord`].
         hit_window: u32,
         load: LoadRecord,
+        /// Its parts of `all_spent_ns` and `all_ran_ns` of its process.
+        reported_spent_ns: u32,
+        reported_ran_ns: u32,
         /// The `modes` of [`Watch`] when `mode` was copied.
         modes: u32,
         /// How launches of its process are observed.
@@ -278,6 +285,8 @@ records! {
         counted_link: u16,
         counted_stack: u64,
         counted_return: u64,
+        /// Its time on a CPU when this `hit_window` began for it, and that in pauses since.
+        ran_before_ns: u64,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.

@@ -1,11 +1,12 @@
 //! Decides how the calls of one process are observed, so that probes take no more of its busiest thread than the budget
-//! allows. Pure: measuring and applying happen elsewhere.
+//! allows, and of threads that take turns no more together. Pure: measuring and applying happen elsewhere.
 //!
 //! Rungs go from most observed to least. What one takes is computed from the calls of the busiest thread, which are known at
 //! every rung but for those that it leaves out.
 
 use std::time::Duration;
 
+use gpucause_abi::Nanos;
 use gpucause_abi::op::LoadClass;
 use gpucause_abi::record::{ASYNC_ONE_IN, LoadRecord};
 
@@ -47,7 +48,7 @@ pub(crate) struct Limits {
 }
 
 /// Activity of a process's busiest thread in a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Window {
     /// Length of the window.
     pub(crate) elapsed: Duration,
@@ -55,9 +56,20 @@ pub(crate) struct Window {
     pub(crate) observed: Duration,
     /// The hits.
     pub(crate) load: LoadRecord,
+    /// How much more than those of the busiest thread the hits take of the program, as [`as_one_thread`] says.
+    pub(crate) weight: f64,
 }
 
-/// Calls a second of the busiest thread while it is observed, and what is known of them from earlier rungs.
+/// How much more than those of its busiest thread the hits of all threads take of a program. What threads spend at the same time
+/// delays it once, what they spend in turns, as PyTorch's main thread and the one that computes gradients, adds up. Given are the times
+/// that hits took of the busiest and of all threads, and that these had on a CPU in the observed time.
+pub(crate) fn as_one_thread(busiest: Nanos, all: Nanos, ran: Nanos, observed: Duration) -> f64 {
+    let at_once = ran.as_secs_f64() / observed.as_secs_f64().max(f64::EPSILON);
+    let threads = all.0 as f64 / busiest.0.max(1) as f64;
+    (threads / at_once.max(1.0)).max(1.0)
+}
+
+/// Calls a second of the busiest thread while it is observed, by its weight, and what is known of them from earlier rungs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Rates {
     /// Outermost launches.
@@ -175,7 +187,7 @@ impl CallBudget {
 
     /// Accounts for what probes took in a window.
     fn spend(&mut self, window: &Window, limits: Limits) {
-        let spent = f64::from(window.load.spent_ns) / 1e9;
+        let spent = window.weight * f64::from(window.load.spent_ns) / 1e9;
         let limit = limits.of(self.rung) * window.elapsed.as_secs_f64();
         let over =
             if matches!(self.rung, Rung::PartTime(_)) { spent } else { (spent - limit).max(0.0) };
@@ -203,7 +215,7 @@ impl CallBudget {
             f64::from(timed[index]) + f64::from(counted[index])
         };
         let a_second = |hits: f64| match window.observed.as_secs_f64() {
-            seconds if seconds > 0.0 => hits / seconds,
+            seconds if seconds > 0.0 => window.weight * hits / seconds,
             _ => 0.0,
         };
         let (runtime, launches) =
@@ -218,7 +230,7 @@ impl CallBudget {
         follow(&mut rates.asyncs, hits(LoadClass::Async));
         // These are observed all the time.
         rates.waits = match window.elapsed.as_secs_f64() {
-            seconds if seconds > 0.0 => hits(LoadClass::Wait) / seconds,
+            seconds if seconds > 0.0 => window.weight * hits(LoadClass::Wait) / seconds,
             _ => 0.0,
         };
         let mut nested = hits(LoadClass::Nested);

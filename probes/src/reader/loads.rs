@@ -1,7 +1,7 @@
 //! Probe hits of processes: cheaper than a snapshot, for one read per second.
 
 use gpucause_abi::record::{LoadRecord, ProcRecord};
-use gpucause_abi::{ProcId, Tgid};
+use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use super::{ReadError, Reader, decode};
 
@@ -15,6 +15,9 @@ pub(crate) struct Load {
     /// The window of the hits.
     pub(crate) window: u32,
     pub(crate) hits: LoadRecord,
+    /// Time that hits of all threads took of them, and that these had on a CPU while calls were observed.
+    pub(crate) all_spent: Nanos,
+    pub(crate) all_ran: Nanos,
     /// Outermost launches of all threads, in whole batches. Wraps.
     pub(crate) launches: u32,
 }
@@ -34,6 +37,8 @@ impl Reader {
                     parent: (record.parent_id != 0).then_some(ProcId(record.parent_id)),
                     window: record.load_window,
                     hits: record.load,
+                    all_spent: Nanos(record.all_spent_ns),
+                    all_ran: Nanos(record.all_ran_ns),
                     launches: record.launches,
                 });
             }

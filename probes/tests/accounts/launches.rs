@@ -134,6 +134,18 @@ fn then_every_launch_is_counted_and_one_in_so_many_is_timed() -> Result<()> {
 }
 
 #[test]
+fn threads_that_launch_in_turns_have_one_budget() -> Result<()> {
+    let work = format!("{REAL} rate --threads 2 --per-second {RATE} --seconds 6");
+    let (observed, _stand_ins, mut busy) = start(&Options::default(), &work)?;
+    // Each alone would keep to it with all launches timed in the driver.
+    observed.set_budget(Some(load(0.05, 1.1)));
+    busy.go()?;
+    until_step(&observed, busy.pid(), "sampled")?;
+    busy.result()?;
+    Ok(())
+}
+
+#[test]
 fn and_only_then_are_they_observed_for_a_part_of_the_time_and_nothing_is_made_up() -> Result<()> {
     assert_step(None, "part_time", (0.0, 0.5))
 }

@@ -62,7 +62,7 @@ impl Calls {
         hit(LoadClass::Async, f64::from(self.asyncs) * share, one_in);
         hit(LoadClass::Wait, self.waits.into(), 1.0);
         load.spent_ns = spent.min(f64::from(u32::MAX)) as u32;
-        Window { elapsed, observed: elapsed.mul_f64(share), load }
+        Window { elapsed, observed: elapsed.mul_f64(share), load, weight: 1.0 }
     }
 }
 
@@ -140,6 +140,23 @@ fn what_is_not_seen_is_tried_again_ever_more_rarely() {
         }
     }
     assert!(tries.len() < 12, "{tries:?}");
+}
+
+#[test]
+fn what_threads_spend_in_turns_adds_up_and_at_once_it_does_not() {
+    let half = Duration::from_millis(500);
+    let ms = |ms: u64| Nanos(ms * 1_000_000);
+    let weights = [(10, 10, 400), (10, 20, 500), (10, 20, 1_000), (10, 15, 20), (10, 80, 1_000)]
+        .map(|(busiest, all, ran)| as_one_thread(ms(busiest), ms(all), ms(ran), half));
+    // The last are eight threads on two CPUs.
+    assert_eq!(weights, [1.0, 2.0, 1.0, 1.5, 4.0]);
+
+    let mut budget = CallBudget::default();
+    for _ in 0..9 {
+        let window = Calls::nested(11_000).window(budget.rung(), COST, Some(LIMITS.budget));
+        budget.evaluate(&Window { weight: 2.0, ..window }, COST, Some(LIMITS));
+    }
+    assert_eq!(budget.rung(), Rung::Sampled);
 }
 
 #[test]
