@@ -203,6 +203,7 @@ struct sched_info {
 
 struct sched_entity {
 	__u64 sum_exec_runtime;
+	unsigned char sched_delayed;
 };
 
 struct thread_info {
@@ -213,6 +214,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
+	int on_rq;
 	int pid;
 	int tgid;
 	unsigned int in_iowait : 1;

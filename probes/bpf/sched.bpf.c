@@ -278,9 +278,34 @@ static __noinline void on_switch(bool preempt, struct task_struct *prev, struct 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	COUNT_RUN(SWITCH);
+	COUNT_UNINTERRUPTED_RUN(SWITCH);
 	on_switch(preempt, prev, next);
 	return 0;
+}
+
+/* Returns true if the task, about to block, is still in the queue of its CPU: a wakeup lets it go on. */
+static __always_inline bool is_queued(const struct task_struct *task)
+{
+	/* Since 6.12 one that blocked may stay there until it is its turn. */
+	return task->on_rq && !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed);
+}
+
+/* The woken thread waits for this CPU, its last, from now on. Another one is known before it is queued there: it moves to that. */
+VERIFIED_ONCE int end_wait_by_wakeup(struct thread *thread, __u32 pid, __u32 cpu, bool goes_on)
+{
+	__u64 since, woken = bpf_ktime_get_ns();
+
+	if (!thread)
+		return 0;
+	thread->woken_ns = woken;
+	since = *(volatile __u64 *)&thread->off_since_ns;
+	if (!since && goes_on)
+		thread->awake_ns = woken;
+	/* Who is about to leave its CPU has no slot: whoever has the CPU last is charged. */
+	if (!since || thread->role == ROLE_HELPER || thread->slot || thread->off_reason == REASON_PREEMPTED ||
+	    thread->off_reason == REASON_YIELD)
+		return 0;
+	return await_cpu(thread, pid, cpu, REASON_RUNQUEUE, woken > since ? woken : since);
 }
 
 SEC("tp_btf/sched_waking")
@@ -288,7 +313,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 {
 	struct thread *thread;
 
-	COUNT_RUN(WAKING);
+	COUNT_UNINTERRUPTED_RUN(WAKING);
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);
@@ -298,32 +323,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 		settle_retries(task, thread);
 	if (thread->role != ROLE_HELPER)
 		note_waker(thread);
-	thread->woken_ns = bpf_ktime_get_ns();
-	return 0;
-}
-
-/* A woken thread is in the queue of its CPU, whose lock is held, or has never left its CPU. */
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(sched_wakeup, struct task_struct *task)
-{
-	struct thread *thread;
-	__u64 woken, since;
-
-	COUNT_RUN(WAKING);
-	if (!maybe_tracked(task->tgid))
-		return 0;
-	thread = thread_of(task);
-	if (!thread)
-		return 0;
-	since = *(volatile __u64 *)&thread->off_since_ns;
-	woken = *(volatile __u64 *)&thread->woken_ns;
-	if (!since)
-		thread->awake_ns = woken;
-	/* One that runs, or whose waker was missed, which then has no wait for a CPU. */
-	if (!since || thread->role == ROLE_HELPER || thread->slot || thread->off_reason == REASON_PREEMPTED ||
-	    thread->off_reason == REASON_YIELD || woken < thread->on_since_ns || woken == thread->awake_ns)
-		return 0;
-	await_cpu(thread, task->pid, task->thread_info.cpu, REASON_RUNQUEUE, woken > since ? woken : since);
+	end_wait_by_wakeup(thread, task->pid, task->thread_info.cpu, is_queued(task));
 	return 0;
 }
 
@@ -332,7 +332,7 @@ int BPF_PROG(sched_migrate, struct task_struct *task, int cpu)
 {
 	struct thread *thread;
 
-	COUNT_RUN(WAKING);
+	COUNT_UNINTERRUPTED_RUN(WAKING);
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);

@@ -52,6 +52,7 @@ fn main() -> Result<()> {
         (Some("real"), Some(count)) => return caller::run_real(count),
         (Some("switch"), Some(count)) => return switcher::run(count),
         (Some("samples"), _) => return samples::run(),
+        (Some("switches"), _) => return switches(),
         _ => {}
     }
     if let ("hit", Some(mode)) = (task.as_deref().unwrap_or_default(), argument) {

@@ -20,10 +20,9 @@ pub(crate) const SAMPLES_BY_TIMERS: &str = "sample_tick";
 pub(crate) const SAMPLES_TRACEPOINT: &str = "hrtimer_expire_entry";
 
 /// Name of each program and of its kernel tracepoint; none for iterators.
-pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 23] = [
+pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 22] = [
     ("sched_switch", Some("sched_switch")),
     ("sched_waking", Some("sched_waking")),
-    ("sched_wakeup", Some("sched_wakeup")),
     ("sched_migrate", Some("sched_migrate_task")),
     ("process_fork", Some("sched_process_fork")),
     ("process_exec", Some("sched_process_exec")),
