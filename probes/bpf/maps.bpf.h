@@ -200,5 +200,5 @@ static __always_inline void end_run(struct run *run)
 #define COUNT_RUN_AS(probe, uninterrupted)                                                                             \
 	struct run run __attribute__((cleanup(end_run), unused)) = begin_run(SELF_HIT_##probe, uninterrupted)
 #define COUNT_RUN(probe) COUNT_RUN_AS(probe, false)
-/* Of programs that run with interrupts off: an atomic count would be a fifth of what a task costs that is not tracked. */
+/* Programs with interrupts off may count so: an atomic count would be a fifth of what a task costs that is not tracked. */
 #define COUNT_UNINTERRUPTED_RUN(probe) COUNT_RUN_AS(probe, true)
