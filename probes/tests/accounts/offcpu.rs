@@ -178,9 +178,21 @@ fn is_on_disk(reason: Reason) -> bool {
     matches!(reason, Reason::Io | Reason::PageFault)
 }
 
-/// Emulated machines have no disk.
+/// Major and minor number of the running kernel.
+fn kernel_version() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Emulated machines have no disk. The `ioctl` takes a semaphore of the kernel before Linux 6.6.
 fn ways() -> impl Iterator<Item = (&'static str, Reason)> {
-    WAYS.into_iter().filter(|&(_, reason)| !(is_emulated() && is_on_disk(reason)))
+    let takes_semaphore = kernel_version() < (6, 6);
+    let ways = WAYS.into_iter().filter(|&(_, reason)| !(is_emulated() && is_on_disk(reason)));
+    ways.map(move |(way, reason)| match reason {
+        Reason::GpuDriver if takes_semaphore => (way, Reason::KernelLock),
+        reason => (way, reason),
+    })
 }
 
 /// A process that blocked [`COUNT`] times for 2 ms, and the truth about it.
