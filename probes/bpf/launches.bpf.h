@@ -12,17 +12,23 @@ static __always_inline struct proc *proc_of(const struct thread *thread)
 	return bpf_map_lookup_elem(&procs, &proc_id);
 }
 
-static __always_inline __u64 own_cpu_time(void)
+/* Grows while the running thread has a CPU. The kernel's own count does so at ticks, which a busy CPU may do without. */
+static __always_inline __u64 running_time(const struct thread *thread)
 {
-	return UNTRUSTED(task_struct, bpf_get_current_task_btf())->se.sum_exec_runtime;
+	return bpf_ktime_get_ns() - thread->offcpu_total_ns;
 }
 
-/* Reports the thread's load: as that of its process if it is the busiest in this window, and in the sum of all threads. Of two threads
- * that open the window at once one may be missing in the sum at first, which makes them look as if they took turns. */
+static __always_inline __u64 spent_by_running(__u32 spent_ns, __u32 ran_ns)
+{
+	return (__u64)spent_ns * (ran_ns / SPENT_RAN_UNIT);
+}
+
+/* Reports the thread's load: as that of its process if it is the busiest in this window, and in the sums of all threads. Those lack a
+ * batch of hits where another thread reports one between the two steps that open a window. */
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
 	struct proc *proc;
-	__u32 ran;
+	__u32 window, ran;
 
 	if (!thread)
 		return 0;
@@ -31,18 +37,24 @@ VERIFIED_ONCE int report_load(struct thread *thread)
 	thread->left = 0;
 	if (!proc)
 		return 0;
-	if (proc->load_window != thread->hit_window) {
-		proc->load_window = thread->hit_window;
+	window = proc->load_window;
+	/* The thread was interrupted until others had hits in a later window. */
+	if ((__s32)(thread->hit_window - window) < 0)
+		return 0;
+	if (window != thread->hit_window &&
+	    __sync_val_compare_and_swap(&proc->load_window, window, thread->hit_window) == window) {
 		proc->all_spent_ns = 0;
-		proc->all_ran_ns = 0;
+		proc->all_spent_ran = 0;
 		proc->load.spent_ns = 0;
 	}
 	if (proc->load.spent_ns <= thread->load.spent_ns)
 		__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
-	/* In a pause calls that wait are still observed. */
-	ran = thread->mode.turn & 1 ? thread->reported_ran_ns : own_cpu_time() - thread->ran_before_ns;
+	/* Running time in a pause does not count, although calls that wait are observed then, too. */
+	ran = thread->mode.turn & 1 ? thread->reported_ran_ns : running_time(thread) - thread->ran_before_ns;
 	__sync_fetch_and_add(&proc->all_spent_ns, thread->load.spent_ns - thread->reported_spent_ns);
-	__sync_fetch_and_add(&proc->all_ran_ns, ran - thread->reported_ran_ns);
+	__sync_fetch_and_add(&proc->all_spent_ran,
+			     spent_by_running(thread->load.spent_ns, ran) -
+				     spent_by_running(thread->reported_spent_ns, thread->reported_ran_ns));
 	thread->reported_spent_ns = thread->load.spent_ns;
 	thread->reported_ran_ns = ran;
 	return 0;
@@ -54,7 +66,7 @@ VERIFIED_ONCE int open_load(struct thread *thread)
 		return 0;
 	thread->hit_window = watch.window;
 	__builtin_memset(&thread->load, 0, sizeof(thread->load));
-	thread->ran_before_ns = own_cpu_time();
+	thread->ran_before_ns = running_time(thread);
 	thread->reported_spent_ns = 0;
 	thread->reported_ran_ns = 0;
 	return 0;
@@ -186,9 +198,8 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	/* No part is left out of a call that is counted elsewhere from now on. */
 	if (thread->mode.turn != turn || thread->mode.driver_only != driver_only)
 		thread->counted_stack = 0;
-	/* Time in a pause is not observed. */
 	if (thread->mode.turn != turn)
-		thread->ran_before_ns = own_cpu_time() - thread->reported_ran_ns;
+		thread->ran_before_ns = running_time(thread) - thread->reported_ran_ns;
 	if (watch.calibrates >= CALIBRATE_COUNTED)
 		thread->mode.sample_every = ~0U;
 	thread->modes = modes;

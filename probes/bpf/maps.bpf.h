@@ -200,5 +200,6 @@ static __always_inline void end_run(struct run *run)
 #define COUNT_RUN_AS(probe, uninterrupted)                                                                             \
 	struct run run __attribute__((cleanup(end_run), unused)) = begin_run(SELF_HIT_##probe, uninterrupted)
 #define COUNT_RUN(probe) COUNT_RUN_AS(probe, false)
-/* Programs with interrupts off may count so: an atomic count would be a fifth of what a task costs that is not tracked. */
+/* Programs of the scheduler count so, as an atomic count would be a fifth of the cost of a switch between tasks that are not tracked. They
+ * run with interrupts off, but for a wakeup of the running task itself: an interrupt that moves another task meanwhile costs a count. */
 #define COUNT_UNINTERRUPTED_RUN(probe) COUNT_RUN_AS(probe, true)

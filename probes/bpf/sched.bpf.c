@@ -2,8 +2,14 @@
 /* Off-CPU time of tracked threads, split by reason.
  *
  * A thread that leaves the CPU while runnable was preempted, unless it hands its work over. A blocked one waits for its blocked reason
- * until it is woken, and then for a CPU. These programs run with interrupts off, and for one task on one CPU at a time, so each field
- * has one writer; `woken_ns` and `awake_ns` are written by the waker, one at a time, and read when the thread returns. */
+ * until it is woken, and then for a CPU. These programs run for one task on one CPU at a time, so each field has one writer; `woken_ns`
+ * and `awake_ns` are written by the waker, one at a time, and read when the thread returns. The waker also reserves the slot of a thread
+ * that has left its CPU and has not got another yet. */
+
+/* Linux's state of a task from its wakeup until it is in the queue of a CPU. */
+#define TASK_WAKING 0x200
+/* A thread that blocks leaves its CPU within this time after the kernel has taken it from the queue, unless interrupted. */
+#define LEAVES_NS 5000ULL
 
 /* How soon after a wakeup the woken thread replaces the one that woke it, if at once. */
 #define AT_ONCE_NS 50000ULL
@@ -182,10 +188,11 @@ VERIFIED_ONCE int charge_interval(struct thread *thread, __u32 pid, __u64 now)
 		return 0;
 	}
 	/* Every wait ends with one wakeup, but for that of a thread that could have run. An older one than the last run was
-	 * missed by the program. One since then that found it on its CPU (`awake_ns`) ended nothing: it went on, and blocked later.
-	 * One between its decision to block and the switch ends this wait at its start. */
+	 * missed by the program. So was that after one which found the thread on its CPU (`awake_ns`), unless that came while it left.
+	 * A wakeup between the decision to block and the switch ends this wait at its start. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
-	if (handed || !woken || woken < thread->on_since_ns || woken > now || woken == thread->awake_ns) {
+	if (handed || !woken || woken < thread->on_since_ns || woken > now ||
+	    (woken == thread->awake_ns && since - woken > LEAVES_NS)) {
 		woken = now;
 		/* Whoever is known ended an earlier one, but for a lock of the kernel, whose owner is known before. */
 		if (!handed && thread->off_reason != REASON_KERNEL_LOCK)
@@ -283,27 +290,25 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
-/* Returns true if the task, about to block, is still in the queue of its CPU: a wakeup lets it go on. */
+/* Returns true if a task is in the queue of its CPU: if it is about to block, its wakeup lets it go on, unless it leaves just now. */
 static __always_inline bool is_queued(const struct task_struct *task)
 {
 	/* Since 6.12 one that blocked may stay there until it is its turn. */
 	return task->on_rq && !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed);
 }
 
-/* The woken thread waits for this CPU, its last, from now on. Another one is known before it is queued there: it moves to that. */
-VERIFIED_ONCE int end_wait_by_wakeup(struct thread *thread, __u32 pid, __u32 cpu, bool goes_on)
+/* The woken thread waits for this CPU from its wakeup on. One that has not left its CPU yet gets no slot: its whole wait is charged to the
+ * task that has the CPU last. */
+VERIFIED_ONCE int await_cpu_after_wakeup(struct thread *thread, __u32 pid, __u32 cpu)
 {
-	__u64 since, woken = bpf_ktime_get_ns();
+	__u64 since, woken;
 
 	if (!thread)
 		return 0;
-	thread->woken_ns = woken;
 	since = *(volatile __u64 *)&thread->off_since_ns;
-	if (!since && goes_on)
-		thread->awake_ns = woken;
-	/* Who is about to leave its CPU has no slot: whoever has the CPU last is charged. */
+	woken = thread->woken_ns;
 	if (!since || thread->role == ROLE_HELPER || thread->slot || thread->off_reason == REASON_PREEMPTED ||
-	    thread->off_reason == REASON_YIELD)
+	    thread->off_reason == REASON_YIELD || woken < thread->on_since_ns)
 		return 0;
 	return await_cpu(thread, pid, cpu, REASON_RUNQUEUE, woken > since ? woken : since);
 }
@@ -323,7 +328,11 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 		settle_retries(task, thread);
 	if (thread->role != ROLE_HELPER)
 		note_waker(thread);
-	end_wait_by_wakeup(thread, task->pid, task->thread_info.cpu, is_queued(task));
+	thread->woken_ns = bpf_ktime_get_ns();
+	if (!*(volatile __u64 *)&thread->off_since_ns && is_queued(task))
+		thread->awake_ns = thread->woken_ns;
+	/* If the kernel chooses another CPU than the last, it says so before the thread is queued there. */
+	await_cpu_after_wakeup(thread, task->pid, task->thread_info.cpu);
 	return 0;
 }
 
@@ -336,7 +345,13 @@ int BPF_PROG(sched_migrate, struct task_struct *task, int cpu)
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);
-	if (thread && thread->slot)
+	if (!thread)
+		return 0;
+	if (task->__state == TASK_WAKING) {
+		free_slot(thread, task->pid);
+		await_cpu_after_wakeup(thread, task->pid, cpu);
+	} else if (thread->slot) {
 		await_other_cpu(thread, task->pid, cpu, bpf_ktime_get_ns());
+	}
 	return 0;
 }

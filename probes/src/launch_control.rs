@@ -207,7 +207,10 @@ impl LaunchControl {
             let cost = caller.coldness.follow(&hits, &self.costs);
             let spent_ns = self.costs.spent(hits.spent_ns, cost);
             let busiest = Nanos(hits.spent_ns.into());
-            let weight = as_one_thread(busiest, load.all_spent, load.all_ran, observed);
+            let weight = match is_now {
+                true => as_one_thread(busiest, load.all_spent, load.all_spent_ran, observed),
+                false => 1.0,
+            };
             let window =
                 Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits }, weight };
             let before = caller.budget.rung();
@@ -279,7 +282,8 @@ impl LaunchControl {
             return Ok(());
         }
         for load in self.reader.loads()? {
-            if self.callers.get(&load.id).is_some_and(begins) {
+            if let Some(own) = self.callers.get_mut(&load.id).filter(|own| begins(own)) {
+                own.stretch = Stretch::default();
                 self.begin_slice(load.id, load.launches);
             }
         }

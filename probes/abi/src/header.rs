@@ -95,6 +95,7 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("HIT_BATCH", record::HIT_BATCH),
+        ("SPENT_RAN_UNIT", record::SPENT_RAN_UNIT),
         ("LOADS", record::LOADS),
         ("ASYNC_ONE_IN", record::ASYNC_ONE_IN),
         ("SHED_QUERIES", record::SHED_QUERIES as usize),

@@ -186,10 +186,10 @@ records! {
         first_seen_ns: u64,
         /// When it exited or was replaced by exec, on the monotonic clock; 0 while it lives.
         ended_ns: u64,
-        /// `spent_ns` of all its threads in `load_window`, and the time that they had on a CPU between their first and last hits while calls
-        /// were observed.
+        /// `spent_ns` of all its threads in `load_window`, and the sum of that of each thread times its time on a CPU between its first and
+        /// last hits while calls were observed, in units of [`SPENT_RAN_UNIT`] nanoseconds.
         all_spent_ns: u64,
-        all_ran_ns: u64,
+        all_spent_ran: u64,
         measures: Measures,
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
@@ -249,7 +249,8 @@ records! {
         on_since_ns: u64,
         /// When it was last woken.
         woken_ns: u64,
-        /// The last `woken_ns` that found it on a CPU, about to block: it went on, and a later wakeup ends its next wait.
+        /// The last `woken_ns` that found it on a CPU, about to block: it went on, and a later wakeup ends its next wait; or it just left
+        /// the CPU, if it did so at once.
         awake_ns: u64,
         /// Reason to charge when it returns, if it is not a wait for a CPU.
         off_reason: u32,
@@ -264,7 +265,7 @@ records! {
         /// Hits of call probes by this thread in this `window` of [`Watch`], as in [`LoadRecord`].
         hit_window: u32,
         load: LoadRecord,
-        /// Its parts of `all_spent_ns` and `all_ran_ns` of its process.
+        /// The times that its parts of `all_spent_ns` and `all_spent_ran` of its process are of.
         reported_spent_ns: u32,
         reported_ran_ns: u32,
         /// The `modes` of [`Watch`] when `mode` was copied.
@@ -285,7 +286,7 @@ records! {
         counted_link: u16,
         counted_stack: u64,
         counted_return: u64,
-        /// Its time on a CPU when this `hit_window` began for it, and that in pauses since.
+        /// Its time on a CPU when this `hit_window` began for it, and that in pauses since; from any begin.
         ran_before_ns: u64,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,

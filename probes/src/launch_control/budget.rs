@@ -60,13 +60,21 @@ pub(crate) struct Window {
     pub(crate) weight: f64,
 }
 
-/// How much more than those of its busiest thread the hits of all threads take of a program. What threads spend at the same time
-/// delays it once, what they spend in turns, as PyTorch's main thread and the one that computes gradients, adds up. Given are the times
-/// that hits took of the busiest and of all threads, and that these had on a CPU in the observed time.
-pub(crate) fn as_one_thread(busiest: Nanos, all: Nanos, ran: Nanos, observed: Duration) -> f64 {
-    let at_once = ran.as_secs_f64() / observed.as_secs_f64().max(f64::EPSILON);
-    let threads = all.0 as f64 / busiest.0.max(1) as f64;
-    (threads / at_once.max(1.0)).max(1.0)
+/// How much more than those of its busiest thread the hits of all threads take of a program: hits delay it once where threads run at
+/// the same time, and add up where they take turns, as PyTorch's main thread and the one that computes gradients.
+///
+/// - `busiest`, `all`: time that hits took of the busiest thread, and of all.
+/// - `all_spent_ran`: the sum of that of each thread times its time on a CPU, in square nanoseconds. So a thread that runs all the
+///   time with few hits counts little.
+pub(crate) fn as_one_thread(
+    busiest: Nanos,
+    all: Nanos,
+    all_spent_ran: f64,
+    observed: Duration,
+) -> f64 {
+    let busiest = busiest.0.max(1) as f64;
+    let at_once = all_spent_ran / busiest / (observed.as_secs_f64() * 1e9).max(1.0);
+    (all.0 as f64 / busiest / at_once.max(1.0)).max(1.0)
 }
 
 /// Calls a second of the busiest thread while it is observed, by its weight, and what is known of them from earlier rungs.

@@ -1,11 +1,11 @@
 //! Probe hits of processes: cheaper than a snapshot, for one read per second.
 
-use gpucause_abi::record::{LoadRecord, ProcRecord};
+use gpucause_abi::record::{LoadRecord, ProcRecord, SPENT_RAN_UNIT};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use super::{ReadError, Reader, decode};
 
-/// A live process, and the hits of its busiest thread.
+/// A live process, the hits of its busiest thread, and sums of all threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) id: ProcId,
@@ -15,9 +15,10 @@ pub(crate) struct Load {
     /// The window of the hits.
     pub(crate) window: u32,
     pub(crate) hits: LoadRecord,
-    /// Time that hits of all threads took of them, and that these had on a CPU while calls were observed.
+    /// Time that hits of all threads took of them, and the sum of that of each thread in nanoseconds times its nanoseconds on a CPU while
+    /// calls were observed.
     pub(crate) all_spent: Nanos,
-    pub(crate) all_ran: Nanos,
+    pub(crate) all_spent_ran: f64,
     /// Outermost launches of all threads, in whole batches. Wraps.
     pub(crate) launches: u32,
 }
@@ -38,7 +39,7 @@ impl Reader {
                     window: record.load_window,
                     hits: record.load,
                     all_spent: Nanos(record.all_spent_ns),
-                    all_ran: Nanos(record.all_ran_ns),
+                    all_spent_ran: record.all_spent_ran as f64 * SPENT_RAN_UNIT as f64,
                     launches: record.launches,
                 });
             }

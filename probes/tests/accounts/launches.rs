@@ -134,7 +134,7 @@ fn then_every_launch_is_counted_and_one_in_so_many_is_timed() -> Result<()> {
 }
 
 #[test]
-fn threads_that_launch_in_turns_have_one_budget() -> Result<()> {
+fn threads_that_never_run_at_once_have_one_budget() -> Result<()> {
     let work = format!("{REAL} rate --threads 2 --per-second {RATE} --seconds 6");
     let (observed, _stand_ins, mut busy) = start(&Options::default(), &work)?;
     // Each alone would keep to it with all launches timed in the driver.

@@ -180,9 +180,10 @@ fn is_on_disk(reason: Reason) -> bool {
 
 /// Major and minor number of the running kernel.
 fn kernel_version() -> (u32, u32) {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
 /// Emulated machines have no disk. The `ioctl` takes a semaphore of the kernel before Linux 6.6.

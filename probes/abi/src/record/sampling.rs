@@ -2,6 +2,9 @@
 
 /// Hits or launches of a thread per report of them; a power of two.
 pub const HIT_BATCH: usize = 64;
+
+/// Unit of running time in `all_spent_ran` of a process, in nanoseconds.
+pub const SPENT_RAN_UNIT: usize = 1_024;
 /// Kinds of [`LoadClass`](crate::op::LoadClass), rounded up to a power of two.
 pub const LOADS: usize = 8;
 /// One in so many asynchronous calls is timed while they are sampled.

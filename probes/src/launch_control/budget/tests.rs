@@ -144,12 +144,22 @@ fn what_is_not_seen_is_tried_again_ever_more_rarely() {
 
 #[test]
 fn what_threads_spend_in_turns_adds_up_and_at_once_it_does_not() {
-    let half = Duration::from_millis(500);
-    let ms = |ms: u64| Nanos(ms * 1_000_000);
-    let weights = [(10, 10, 400), (10, 20, 500), (10, 20, 1_000), (10, 15, 20), (10, 80, 1_000)]
-        .map(|(busiest, all, ran)| as_one_thread(ms(busiest), ms(all), ms(ran), half));
-    // The last are eight threads on two CPUs.
-    assert_eq!(weights, [1.0, 2.0, 1.0, 1.5, 4.0]);
+    // Time that hits took of each thread, and that it ran, in milliseconds of half a second.
+    let weight = |threads: &[(f64, f64)]| {
+        let busiest = threads.iter().map(|own| own.0).fold(0.0, f64::max);
+        let all = threads.iter().map(|own| own.0).sum::<f64>();
+        let products = threads.iter().map(|(spent, ran)| spent * 1e6 * ran * 1e6).sum();
+        let [busiest, all] = [busiest, all].map(|ms| Nanos((ms * 1e6) as u64));
+        as_one_thread(busiest, all, products, Duration::from_millis(500))
+    };
+    assert_eq!(weight(&[(10.0, 400.0)]), 1.0);
+    assert_eq!(weight(&[(10.0, 250.0); 2]), 2.0);
+    assert_eq!(weight(&[(10.0, 500.0); 2]), 1.0);
+    assert_eq!(weight(&[(10.0, 15.0), (5.0, 5.0)]), 1.5);
+    // Eight threads on two CPUs.
+    assert_eq!(weight(&[(10.0, 125.0); 8]), 4.0);
+    // Beside two that take turns, a third polls.
+    assert!(weight(&[(10.0, 250.0), (10.0, 250.0), (0.1, 500.0)]) > 1.9);
 
     let mut budget = CallBudget::default();
     for _ in 0..9 {
