@@ -214,7 +214,8 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	int on_rq;
+	/* Signed before Linux 7, and one unsigned byte since: libbpf reads a smaller field only as an unsigned number. */
+	unsigned int on_rq;
 	int pid;
 	int tgid;
 	unsigned int in_iowait : 1;
