@@ -3,12 +3,14 @@
  * only briefly, and others run before the thread does, so the wait is split at each switch of that CPU.
  *
  * Slots are charged by their CPU's own switches, one at a time. They are taken by whoever preempts, wakes or migrates a thread, at
- * once on several CPUs. A migrated or woken thread may free its slot from another CPU; a time slice that is charged concurrently is
- * charged twice. */
+ * once on several CPUs. A migrated or woken thread may free its slot from another CPU: who changes `since_ns` charges the time slice
+ * that ends there. */
 #pragma once
 
 /* `pid` of a slot that is being filled. */
 #define SLOT_RESERVED 0xffffffff
+/* Later than any time. */
+#define NEVER_NS (~0ULL)
 
 struct victim {
 	__u64 since_ns;
@@ -42,13 +44,17 @@ static __always_inline struct victim *slot_of(const struct thread *thread, struc
 	return *all && index < MAX_VICTIMS ? &(*all)->slots[index] : 0;
 }
 
-/* Frees the slot of a thread, unless already free. */
-static __always_inline bool release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
+/* Frees the slot of a thread. Returns since when its wait is not charged, or NEVER_NS if the slot is already free. */
+static __always_inline __u64 release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
 {
-	if (__sync_val_compare_and_swap(&slot->pid, pid, 0) != pid)
-		return false;
+	__u64 since;
+
+	if (__sync_val_compare_and_swap(&slot->pid, pid, SLOT_RESERVED) != pid)
+		return NEVER_NS;
+	since = __sync_lock_test_and_set(&slot->since_ns, NEVER_NS);
+	__sync_val_compare_and_swap(&slot->pid, SLOT_RESERVED, 0);
 	__sync_fetch_and_add(&all->waiting, -1);
-	return true;
+	return since;
 }
 
 /* For a thread that no longer waits for a CPU without a reported switch-in: it exits, or leaves another CPU. */
@@ -67,40 +73,38 @@ VERIFIED_ONCE int free_slot(struct thread *thread, __u32 pid)
 }
 
 /* Blames the running task, which leaves this CPU, for the wait of the thread `pid`. */
-VERIFIED_ONCE int charge_slot(struct victim *slot, __u32 pid, __u64 now)
+VERIFIED_ONCE int charge_slot(struct cpu_victims *all, struct victim *slot, __u32 pid, __u64 now)
 {
 	struct other_task other = {};
+	__u64 since;
 
-	if (!slot)
+	if (!all || !slot)
+		return 0;
+	if (pid == (__u32)bpf_get_current_pid_tgid()) {
+		/* Its switch-in was never seen. */
+		release_slot(all, slot, pid);
+		return 0;
+	}
+	since = *(volatile __u64 *)&slot->since_ns;
+	if (now <= since || __sync_val_compare_and_swap(&slot->since_ns, since, now) != since)
 		return 0;
 	name_current(&other, slot->tgid, slot->proc_id);
-	blame_add(VICTIM(slot->proc_id, pid), slot->wait, &other, now - slot->since_ns, 0);
+	blame_add(VICTIM(slot->proc_id, pid), slot->wait, &other, now - since, 0);
 	if (is_recording())
-		record_offcpu(VICTIM(slot->proc_id, pid), slot->wait, &other, slot->since_ns, now - slot->since_ns);
-	slot->since_ns = now;
+		record_offcpu(VICTIM(slot->proc_id, pid), slot->wait, &other, since, now - since);
 	return 0;
 }
 
 /* Blames the running task for the wait of each thread that waits for this CPU. */
 VERIFIED_ONCE int charge_time_slice(struct cpu_victims *all, __u64 now)
 {
-	__u32 running = bpf_get_current_pid_tgid();
-
 	if (!all)
 		return 0;
 	for (int i = 0; i < MAX_VICTIMS; i++) {
-		struct victim *slot = &all->slots[i];
-		__u32 pid = *(volatile __u32 *)&slot->pid;
+		__u32 pid = *(volatile __u32 *)&all->slots[i].pid;
 
-		if (!pid || pid == SLOT_RESERVED)
-			continue;
-		if (pid == running) {
-			/* Its switch-in was never seen. */
-			release_slot(all, slot, pid);
-			continue;
-		}
-		if (now > slot->since_ns)
-			charge_slot(slot, pid, now);
+		if (pid && pid != SLOT_RESERVED)
+			charge_slot(all, &all->slots[i], pid, now);
 	}
 	return 0;
 }
@@ -139,6 +143,25 @@ VERIFIED_ONCE int await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 r
 	return 0;
 }
 
+/* The kernel queues the woken thread on this CPU, not on that of its slot. */
+VERIFIED_ONCE int move_slot(struct thread *thread, __u32 pid, __u32 cpu)
+{
+	struct cpu_victims *all;
+	struct victim *slot;
+	__u64 since;
+
+	if (!thread)
+		return 0;
+	slot = slot_of(thread, &all);
+	since = slot ? release_slot(all, slot, pid) : NEVER_NS;
+	thread->slot = 0;
+	if (since == NEVER_NS)
+		return 0;
+	await_cpu(thread, pid, cpu, REASON_RUNQUEUE, since);
+	thread->charged_until_ns = thread->slot ? 0 : since;
+	return 0;
+}
+
 /* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the
  * thread's `culprit`. */
 VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason, __u64 now, __u64 ns)
@@ -150,10 +173,10 @@ VERIFIED_ONCE int settle_cpu_wait(struct thread *thread, __u32 pid, __u32 reason
 		return 0;
 	slot = slot_of(thread, &all);
 	if (slot) {
-		__u64 since = slot->since_ns;
+		__u64 since = release_slot(all, slot, pid);
 
 		thread->slot = 0;
-		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
+		ns = now > since ? now - since : 0;
 	} else if (thread->charged_until_ns) {
 		ns = now > thread->charged_until_ns ? now - thread->charged_until_ns : 0;
 	}
