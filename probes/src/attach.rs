@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::LoadClass;
+use gpucause_abi::op::{LoadClass, Op};
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::close::close_all;
 use crate::elf::{ProbeSite, Prologue};
 use crate::feature::AttachMode;
-use crate::launch_groups::{GROUPS, Group, Groups, LaunchUsers, LinkStates};
+use crate::launch_groups::{
+    GROUPS, Group, Groups, LaunchUsers, LinkStates, REPLACED_ASYNCS, REPLACED_OTHERS,
+};
 use crate::load_error::LoadError;
 use crate::program::Programs;
-use crate::registry::{Attach, LinkId};
+use crate::registry::{Attach, LinkId, may_be_replaced};
 
 /// Attaching to a library failed.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +76,11 @@ impl CallSite {
 }
 
 /// The group of a call's probes.
-const fn group_of(class: LoadClass) -> Option<usize> {
+fn group_of(op: &Op) -> Option<usize> {
+    let class = op.load_class();
+    if may_be_replaced(op) {
+        return Some(if class == LoadClass::Async { REPLACED_ASYNCS } else { REPLACED_OTHERS });
+    }
     match class {
         LoadClass::Runtime => Some(0),
         LoadClass::Driver => Some(1),
@@ -243,7 +249,7 @@ impl Attach for CallProbes {
     ) -> Result<FileLinks, AttachError> {
         let (mut others, mut removable) = (Vec::new(), <[Removable; GROUPS]>::default());
         for site in sites {
-            let group = site.op.op().and_then(|op| group_of(op.load_class()));
+            let group = site.op.op().and_then(group_of);
             match group.and_then(|group| removable.get_mut(group)) {
                 None => others.push(CallSite::of(site).with_link(link)),
                 Some(group) => group.sites.push(CallSite::of(site)),

@@ -4,12 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use gpucause_abi::Tgid;
+use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::mapped::{Mapping, all_processes, candidate, executable_mappings};
+use crate::mapped::{Mapping, all_processes, candidate, executable_mappings, replaces_code};
 use crate::mmap_events::MmapEvents;
-use crate::registry::{Attach, Registry};
+use crate::registry::{Attach, Mappers, Registry};
 use crate::stop::{StopSignal, poll_readable};
 
 #[cfg(test)]
@@ -25,8 +25,8 @@ const RECHECK_EVERY: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Debounce of events: a program that starts makes a dozen in a row.
 const DEBOUNCE: Duration = Duration::from_millis(2);
-/// Processes scanned before pending events are handled.
-const PROCESSES_AT_ONCE: usize = 64;
+/// Mappings examined before pending events are handled.
+const MAPPINGS_AT_ONCE: usize = 256;
 
 /// The state of discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,6 +96,23 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
+fn is_examined(mapping: &Mapping) -> bool {
+    candidate(&mapping.path).is_some() || replaces_code(&mapping.path)
+}
+
+fn observe<A: Attach>(
+    registry: &mut Registry<A>,
+    tgid: Tgid,
+    mapping: &Mapping,
+    seen_at: Option<Nanos>,
+) {
+    if replaces_code(&mapping.path) {
+        registry.add_replacer(tgid);
+    } else {
+        registry.observe(tgid, mapping, seen_at);
+    }
+}
+
 impl Discovery {
     /// Starts to watch, so that a following scan misses nothing. Without the privilege to watch, logs a warning and relies
     /// on scans.
@@ -134,39 +151,43 @@ impl Discovery {
             }
         };
         self.status.unreadable = 0;
-        for some in processes.chunks(PROCESSES_AT_ONCE) {
-            for &tgid in some {
-                if tgid != self.own {
-                    self.scan_process(registry, tgid);
-                }
+        let mut found = Vec::new();
+        let mut mappers = Mappers::new();
+        let own = self.own;
+        for tgid in processes.into_iter().filter(|tgid| *tgid != own) {
+            for mapping in self.mappings_of(tgid) {
+                mappers.entry(mapping.inode).or_default().push(tgid);
+                found.push((tgid, mapping));
+            }
+        }
+        registry.set_mappers(mappers);
+        for some in found.chunks(MAPPINGS_AT_ONCE) {
+            for (tgid, mapping) in some {
+                observe(registry, *tgid, mapping, None);
             }
             self.follow(registry);
         }
+        registry.set_mappers(Mappers::new());
         registry.collect_garbage(started);
         self.status.scans += 1;
         self.status.last_scan = started.elapsed();
     }
 
-    fn scan_process<A: Attach>(&mut self, registry: &mut Registry<A>, tgid: Tgid) {
-        let mappings = match executable_mappings(tgid) {
+    /// The mappings of a process that are to be examined, one for each file.
+    fn mappings_of(&mut self, tgid: Tgid) -> Vec<Mapping> {
+        let mut mappings = match executable_mappings(tgid) {
             Ok(mappings) => mappings,
             Err(error) => {
                 self.status.unreadable += 1;
                 tracing::debug!(tgid = tgid.0, %error, "cannot read the mappings of a process");
-                return;
+                return Vec::new();
             }
         };
+        mappings.retain(is_examined);
         // A file may be mapped in several consecutive parts.
-        let mut previous: Option<Mapping> = None;
-        for mapping in mappings {
-            let same = previous.as_ref().is_some_and(|previous| {
-                previous.inode == mapping.inode && previous.path == mapping.path
-            });
-            if !same {
-                registry.observe(tgid, &mapping, None);
-            }
-            previous = Some(mapping);
-        }
+        mappings
+            .dedup_by(|next, previous| previous.inode == next.inode && previous.path == next.path);
+        mappings
     }
 
     /// Handles pending events.
@@ -180,9 +201,9 @@ impl Discovery {
             }
             status.events += 1;
             // Nearly all events end here.
-            if candidate(&event.path).is_some() {
+            if candidate(&event.path).is_some() || replaces_code(&event.path) {
                 let (tgid, at) = (event.tgid, event.at);
-                registry.observe(tgid, &Mapping::from(event), Some(at));
+                observe(registry, tgid, &Mapping::from(event), Some(at));
             }
         });
         status.lost_events = watch.lost();

@@ -19,8 +19,11 @@ use crate::link_ids::{LinkId, LinkIds};
 
 /// Time for launches in flight to return before their probes are detached.
 const DRAIN: Duration = Duration::from_millis(10);
-/// Groups of a file: launches by the runtime, launches by the driver, queries, and asynchronous calls.
-pub(crate) const GROUPS: usize = 4;
+/// Groups of a file: launches by the runtime, launches by the driver, queries, and asynchronous calls; then those of functions whose code
+/// a process may replace, first without those that are asynchronous.
+pub(crate) const GROUPS: usize = 6;
+pub(crate) const REPLACED_OTHERS: usize = 4;
+pub(crate) const REPLACED_ASYNCS: usize = 5;
 /// Groups use the upper part of the link ids, files the rest.
 pub(crate) const FIRST_GROUP: usize = 1024;
 

@@ -17,6 +17,7 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use candidate::replaces_code;
 pub use candidate::{Candidate, candidate};
 pub use line::{parse_maps_line, split_deleted};
 pub use version::FileVersion;

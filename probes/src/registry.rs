@@ -20,6 +20,7 @@ mod abandoned;
 mod file;
 mod ignored;
 mod launch_users;
+mod replaced_code;
 mod status;
 mod write_watch;
 
@@ -34,14 +35,13 @@ use file::FileVersion;
 use ignored::{IgnoredFiles, Report};
 use launch_users::LimitedUsers;
 pub(crate) use launch_users::Removed;
+use replaced_code::Replaced;
+pub(crate) use replaced_code::{Mappers, may_be_replaced};
 pub use status::{LibraryStatus, LibraryVerdict, Limits, RegistryCounts};
 use write_watch::{Write, WriteWatch};
 
 /// How long an unmapped file keeps its probes (and its mount busy) while processes live that mapped it.
 pub const UNMAPPED_GRACE: Duration = Duration::from_secs(90);
-
-/// Most reported files without probes.
-const MAX_REPORTS: usize = 64;
 
 /// Attaches probes to files.
 pub trait Attach {
@@ -99,6 +99,8 @@ struct AttachedFile<L> {
     abandoned: Option<Instant>,
     gap: Option<Nanos>,
     max_gap: Option<Nanos>,
+    /// These get no probes.
+    replaced: Replaced,
 }
 
 /// The known files and their probes.
@@ -112,6 +114,9 @@ pub struct Registry<A: Attach> {
     counts: RegistryCounts,
     generation: u64,
     limited: LimitedUsers,
+    /// Processes that replace code, and when each was last seen.
+    replacers: HashMap<Tgid, Instant>,
+    mappers: Mappers,
 }
 
 impl<A: Attach> Registry<A> {
@@ -130,6 +135,8 @@ impl<A: Attach> Registry<A> {
             counts: RegistryCounts::default(),
             generation: 0,
             limited: LimitedUsers::default(),
+            replacers: HashMap::new(),
+            mappers: Mappers::new(),
         }
     }
 
@@ -161,7 +168,7 @@ impl<A: Attach> Registry<A> {
         let below_limit = self.is_below_limit(version.owner);
         if !self.ignored.contains(id, version, now, below_limit) {
             let path = mapping.path.clone();
-            self.examine((id, path, kind), &located, seen_at)?;
+            self.examine((id, path, kind), (tgid, &located), seen_at)?;
             self.add_user(id, tgid, false);
         }
         Some(id)
@@ -184,7 +191,7 @@ impl<A: Attach> Registry<A> {
     fn examine(
         &mut self,
         (id, path, kind): (FileId, PathBuf, Candidate),
-        located: &Located,
+        (tgid, located): (Tgid, &Located),
         seen_at: Option<Nanos>,
     ) -> Option<()> {
         let file = self.within_reach(located.open())?;
@@ -209,7 +216,8 @@ impl<A: Attach> Registry<A> {
             }
             Ok(image) => {
                 let state = Err(String::new());
-                let (last_seen, users) = (Instant::now(), HashMap::new());
+                let last_seen = Instant::now();
+                let (users, replaced) = (HashMap::from([(tgid, last_seen)]), Replaced::new());
                 let (abandoned, gap, max_gap) = (None, None, None);
                 let attached = AttachedFile {
                     path,
@@ -223,6 +231,7 @@ impl<A: Attach> Registry<A> {
                     abandoned,
                     gap,
                     max_gap,
+                    replaced,
                 };
                 self.attach(id, attached, seen_at);
             }
@@ -262,9 +271,11 @@ impl<A: Attach> Registry<A> {
         {
             tracing::debug!(path = ?attached.path, %error, "cannot watch a file for writes");
         }
+        attached.replaced = self.replaced(id, &attached);
+        let sites = attached.sites_to_probe();
         attached.state = match self.ids.take() {
             None => Err("all link ids are in use".to_owned()),
-            Some(link) => match self.attacher.attach(&attached.file, link, &attached.image.sites) {
+            Some(link) => match self.attacher.attach(&attached.file, link, &sites) {
                 Ok(links) => Ok((link, links)),
                 Err(error) => {
                     self.ids.give_back(link);
@@ -281,7 +292,7 @@ impl<A: Attach> Registry<A> {
                 tracing::info!(
                     path = %attached.path.display(),
                     link = link.0,
-                    sites = attached.image.sites.len(),
+                    sites = sites.len(),
                     slow = attached.image.slow_sites().count(),
                     gap_seconds = attached.gap.map(Nanos::as_secs_f64),
                     "attached"
@@ -292,8 +303,17 @@ impl<A: Attach> Registry<A> {
                 tracing::warn!(path = %attached.path.display(), %reason, "cannot attach; will retry");
             }
         }
+        if let Some(by) = attached.replaced.values().next() {
+            let functions = attached.replaced_functions(false);
+            tracing::warn!(
+                path = %attached.path.display(),
+                ?functions,
+                by = by.0,
+                "functions not probed: a process has replaced their code in its memory"
+            );
+        }
         self.files.insert(id, attached);
-        if !self.limited.is_empty() {
+        if !self.limited.is_empty() || !self.replacers.is_empty() {
             self.apply_users(id);
         }
     }
@@ -416,6 +436,7 @@ impl<A: Attach> Registry<A> {
         for attached in self.files.values_mut() {
             attached.users.retain(|_, seen| *seen >= scan_started);
         }
+        self.forget_replacers(scan_started);
         for id in self.files_with(|attached| attached.state.is_err()) {
             if let Some(attached) = self.files.remove(&id) {
                 self.attach(id, attached, None);
@@ -441,28 +462,6 @@ impl<A: Attach> Registry<A> {
             self.counts.detached += 1;
             self.generation += 1;
         }
-    }
-
-    /// Reported files: those with probes, rejected ones, and libraries with CUDA names but without traced functions.
-    pub fn libraries(&self) -> impl Iterator<Item = LibraryStatus> + '_ {
-        let attached = self.files.iter().map(|(id, attached)| LibraryStatus {
-            path: attached.path.clone(),
-            file: *id,
-            build_id: attached.image.build_id.clone(),
-            link: attached.state.as_ref().ok().map(|(link, _)| *link),
-            sites: attached.image.sites.len(),
-            ops: status::distinct_ops(&attached.image),
-            slow: attached.image.slow_sites().map(|site| site.symbol.clone()).collect(),
-            left_out: attached.image.left_out.clone(),
-            verdict: match &attached.state {
-                Ok(_) => LibraryVerdict::Attached,
-                Err(reason) => LibraryVerdict::Refused(reason.clone()),
-            },
-            gap: attached.gap,
-            max_gap: attached.max_gap,
-        });
-        let reports = self.ignored.reports().take(MAX_REPORTS);
-        attached.chain(reports.map(|(id, report)| report.status(id)))
     }
 
     /// Totals since the start.

@@ -197,6 +197,7 @@ mod tests {
 
     fn status() -> Status {
         let library = LibraryStatus {
+            replaced: Vec::new(),
             path: "/usr/lib/libcudart.so.12".into(),
             file: FileId { device: 1, inode: 2 },
             build_id: None,

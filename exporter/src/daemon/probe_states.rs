@@ -19,6 +19,7 @@ pub(super) fn probe_states(status: &Status) -> Vec<ProbeState> {
         probe: "call".into(),
         library: library_label(library),
         verdict: match library.verdict {
+            LibraryVerdict::Attached if !library.replaced.is_empty() => "attached_partly",
             LibraryVerdict::Attached if library.slow.is_empty() => "attached",
             LibraryVerdict::Attached => "attached_slow",
             LibraryVerdict::NoSymbols => "unsupported",

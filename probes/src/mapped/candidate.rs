@@ -18,6 +18,8 @@ pub enum Candidate {
 }
 
 const LIBRARIES: [&[u8]; 3] = [b"libcudart", b"libcuda", b"libnccl"];
+/// The library of UCX that replaces the code of CUDA functions.
+const REPLACER: &[u8] = b"libucm";
 /// Prefixes of mappings that are not files.
 const PSEUDO_FILES: [&[u8]; 6] =
     [MEMORY_FILE, b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
@@ -51,6 +53,13 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
         false => Some(Candidate::Program),
         true => (!SYSTEM.iter().any(is_below)).then_some(Candidate::Module),
     }
+}
+
+/// Returns true for a library that replaces the code of CUDA functions in its process. As cheap as [`candidate`].
+pub(crate) fn replaces_code(path: &Path) -> bool {
+    let whole = path.as_os_str().as_bytes();
+    let name = whole.rsplit(|&b| b == b'/').next().unwrap_or(whole);
+    name.strip_prefix(REPLACER).is_some_and(is_version)
 }
 
 impl Candidate {
@@ -102,6 +111,19 @@ mod tests {
             "/memfd:libcudart.so.12",
         ] {
             assert_eq!(candidate(Path::new(path)), Some(Candidate::Library), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_memory_hooks_of_ucx_are_known_by_name() {
+        for (path, is_it) in [
+            ("/usr/lib/x86_64-linux-gnu/libucm.so.0", true),
+            ("/v/site-packages/libucx/lib/libucm.so.0.0.0", true),
+            ("/v/nixl_cu12.libs/libucm-2be5ac2f.so.0.0.0", true),
+            ("/usr/lib/ucx/libucm_cuda.so.0", false),
+            ("/usr/lib/libucs.so.0", false),
+        ] {
+            assert_eq!(replaces_code(Path::new(path)), is_it, "{path}");
         }
     }
 

@@ -20,6 +20,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn status(&self, file: FileId) -> LibraryStatus {
         LibraryStatus {
+            replaced: Vec::new(),
             path: self.path.clone(),
             file,
             build_id: self.build_id.clone(),

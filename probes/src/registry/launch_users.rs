@@ -7,7 +7,7 @@ use std::time::Instant;
 use gpucause_abi::Tgid;
 
 use super::{Attach, AttachedFile, FileId, Registry};
-use crate::launch_groups::{GROUPS, LaunchUsers};
+use crate::launch_groups::{GROUPS, LaunchUsers, REPLACED_ASYNCS, REPLACED_OTHERS};
 
 /// A file with more users keeps its probes for all: attaching to each takes milliseconds.
 const MOST_USERS: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) struct Removed {
 
 impl Removed {
     const fn groups(self) -> [bool; GROUPS] {
-        [self.runtime, self.driver, self.queries, self.asyncs]
+        [self.runtime, self.driver, self.queries, self.asyncs, false, self.asyncs]
     }
 }
 
@@ -71,7 +71,8 @@ impl<A: Attach> Registry<A> {
     pub(super) fn add_user(&mut self, id: FileId, tgid: Tgid, maps_again: bool) {
         let Some(attached) = self.files.get_mut(&id) else { return };
         let known = attached.users.insert(tgid, Instant::now()).is_some();
-        if (!known || maps_again) && !self.limited.is_empty() {
+        let is_special = !self.limited.is_empty() || self.replacers.contains_key(&tgid);
+        if (!known || maps_again) && is_special {
             self.apply_users(id);
         }
     }
@@ -84,11 +85,27 @@ impl<A: Attach> Registry<A> {
         for id in self.files_with(inherits) {
             self.add_user(id, child, false);
         }
+        if self.replacers.contains_key(&parent) {
+            self.add_replacer(child);
+        }
     }
 
     pub(super) fn apply_users(&mut self, id: FileId) {
+        let Some(attached) = self.files.get(&id) else { return };
+        if self.has_other_replaced(id, attached) {
+            if let Some(mut attached) = self.files.remove(&id) {
+                self.detach(&mut attached);
+                self.attach(id, attached, None);
+            }
+            return;
+        }
+        let mut users = users_of(attached, &self.limited);
+        if self.has_replacer(attached) {
+            for group in [REPLACED_OTHERS, REPLACED_ASYNCS] {
+                users[group] = LaunchUsers::Some(BTreeSet::new());
+            }
+        }
         let Some(attached) = self.files.get_mut(&id) else { return };
-        let users = users_of(attached, &self.limited);
         let Ok((_, links)) = &mut attached.state else { return };
         if let Err(error) = self.attacher.set_launch_users(&attached.file, links, &users) {
             tracing::warn!(path = %attached.path.display(), %error, "cannot change the probes of a process");

@@ -6,8 +6,11 @@ use std::path::PathBuf;
 
 use gpucause_abi::Nanos;
 
-use super::{FileId, LinkId};
-use crate::elf::LibraryImage;
+use super::{Attach, AttachedFile, FileId, LinkId, Registry};
+use crate::elf::ProbeSite;
+
+/// Most reported files without probes.
+const MAX_REPORTS: usize = 64;
 
 /// Limits of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +80,8 @@ pub struct LibraryStatus {
     pub slow: Vec<String>,
     /// Functions that get no probe, as a hit would be single-stepped.
     pub left_out: Vec<String>,
+    /// Functions that get no probe, as a process has replaced their code in its memory, or replaces it where there is no probe.
+    pub replaced: Vec<String>,
     /// Why it has probes or not.
     pub verdict: LibraryVerdict,
     /// Time from the mapping to the last attach, if the mapping was seen as an event: calls in it were missed.
@@ -104,6 +109,37 @@ pub struct RegistryCounts {
     pub unreachable: u64,
 }
 
-pub(super) fn distinct_ops(image: &LibraryImage) -> usize {
-    image.sites.iter().map(|site| site.op).collect::<HashSet<_>>().len()
+impl<A: Attach> Registry<A> {
+    /// Reported files: those with probes, rejected ones, and libraries with CUDA names but without traced functions.
+    pub fn libraries(&self) -> impl Iterator<Item = LibraryStatus> + '_ {
+        let attached = self.files.iter().map(|(id, attached)| self.status_of(*id, attached));
+        let reports = self.ignored.reports().take(MAX_REPORTS);
+        attached.chain(reports.map(|(id, report)| report.status(id)))
+    }
+
+    fn status_of(&self, id: FileId, attached: &AttachedFile<A::Links>) -> LibraryStatus {
+        let replaced = attached.replaced_functions(self.has_replacer(attached));
+        let probed = || attached.image.sites.iter().filter(|site| !replaced.contains(&site.symbol));
+        LibraryStatus {
+            path: attached.path.clone(),
+            file: id,
+            build_id: attached.image.build_id.clone(),
+            link: attached.state.as_ref().ok().map(|(link, _)| *link),
+            sites: probed().count(),
+            ops: distinct_ops(probed()),
+            slow: attached.image.slow_sites().map(|site| site.symbol.clone()).collect(),
+            left_out: attached.image.left_out.clone(),
+            verdict: match &attached.state {
+                Ok(_) => LibraryVerdict::Attached,
+                Err(reason) => LibraryVerdict::Refused(reason.clone()),
+            },
+            gap: attached.gap,
+            max_gap: attached.max_gap,
+            replaced,
+        }
+    }
+}
+
+fn distinct_ops<'a>(sites: impl Iterator<Item = &'a ProbeSite>) -> usize {
+    sites.map(|site| site.op).collect::<HashSet<_>>().len()
 }

@@ -45,13 +45,20 @@ impl Attach for Fake {
             self.refuse -= 1;
             return Err("no memory");
         }
-        let [runtime, driver, queries, asyncs] = users.each_ref().map(|users| match users {
-            LaunchUsers::All => "all".to_owned(),
-            LaunchUsers::Some(users) => {
-                format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
-            }
-        });
-        self.log.push(format!("{links} of {runtime} and {driver}, {queries} and {asyncs}"));
+        let [runtime, driver, queries, asyncs, others, all_asyncs] =
+            users.each_ref().map(|users| match users {
+                LaunchUsers::All => "all".to_owned(),
+                LaunchUsers::Some(users) => {
+                    format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
+                }
+            });
+        let replaced = match (&*others, &*all_asyncs) {
+            ("all", _) => "",
+            ("[]", "[]") => "; none that may be replaced",
+            _ => "; some that may be replaced",
+        };
+        self.log
+            .push(format!("{links} of {runtime} and {driver}, {queries} and {asyncs}{replaced}"));
         Ok(())
     }
 }
@@ -464,4 +471,26 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
     assert_eq!(limit(&mut host, None), [""; 0]);
     assert_eq!(limit(&mut host, Some(runtime)), [of_both]);
     assert_eq!(limit(&mut host, None), ["0 of all and all, all and all"]);
+}
+
+#[test]
+fn a_process_that_replaces_code_takes_probes_from_a_file_until_it_is_gone() {
+    const ALL: &str = "0 of all and all, all and all";
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcuda.so.1", &cuda_library(b"one"));
+    host.observe(&path);
+    host.log();
+    let without = format!("{ALL}; none that may be replaced");
+    host.registry.add_replacer(Tgid(std::process::id()));
+    assert_eq!(host.log(), [without.as_str()]);
+    host.registry.add_replacer(Tgid(std::process::id()));
+    assert_eq!(host.log(), [""; 0], "that was known");
+    host.collect_after(SHORT);
+    assert_eq!(host.log(), [ALL]);
+    host.registry.add_replacer(Tgid(1));
+    assert_eq!(host.log(), [""; 0], "it maps no library");
+    host.registry.add_child(Tgid(1), Tgid(2));
+    host.observe(&path);
+    host.registry.add_replacer(Tgid(std::process::id()));
+    assert_eq!(host.log(), [without.as_str()]);
 }

@@ -9,6 +9,8 @@
 
 #[path = "../support/cgroup.rs"]
 mod cgroup;
+#[path = "../support/compile.rs"]
+mod compile;
 #[path = "../support/guest.rs"]
 mod guest;
 #[path = "../support/netns.rs"]
@@ -43,6 +45,7 @@ mod offcpu;
 mod over_budget;
 mod programs;
 mod recorder;
+mod replaced_code;
 mod shares;
 mod stacks;
 mod storm;

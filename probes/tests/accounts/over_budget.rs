@@ -14,6 +14,7 @@ use gpucause_probes::Options;
 use gpucause_probes::registry::LibraryVerdict;
 use tempfile::TempDir;
 
+use crate::compile::compile;
 use crate::observe::{Observed, until};
 use crate::workload::{StandIns, number, op};
 
@@ -74,28 +75,6 @@ int main(int count, char **arguments)
 	return 0;
 }
 "#;
-
-fn compile(source: &str, output: &Path, options: &[&str]) -> Result<()> {
-    let file = output.with_extension("c");
-    fs::write(&file, source)?;
-    let plain = ["-O1", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
-    // Functions begin as NVIDIA's do: without a landing pad, and leaves too with a frame.
-    let begin: &[&str] = match cfg!(target_arch = "x86_64") {
-        true => &["-fcf-protection=none", "-mno-omit-leaf-frame-pointer"],
-        false => &[],
-    };
-    let status = Command::new("cc")
-        .args(plain)
-        .args(begin)
-        .args(options)
-        .arg("-o")
-        .args([output, &file])
-        .arg("-ldl")
-        .status()
-        .context("cc must be installed")?;
-    ensure!(status.success(), "{} cannot be compiled", file.display());
-    Ok(())
-}
 
 /// A program that is killed when dropped.
 struct Launcher {

@@ -84,6 +84,10 @@ fn point_of(library: &LibraryStatus) -> Point {
         detail.push_str("; not probed: ");
         detail.push_str(&library.left_out.join(", "));
     }
+    if !library.replaced.is_empty() {
+        detail.push_str("; not probed while a process replaces their code, as UCX does: ");
+        detail.push_str(&library.replaced.join(", "));
+    }
     let path = library.path.to_string_lossy();
     match library.verdict {
         LibraryVerdict::Attached if library.left_out.is_empty() => Point::ok(path, detail),
