@@ -3,8 +3,8 @@
  * only briefly, and others run before the thread does, so the wait is split at each switch of that CPU.
  *
  * Slots are charged by their CPU's own switches, one at a time. They are taken by whoever preempts, wakes or migrates a thread, at
- * once on several CPUs. A migrated or woken thread may free its slot from another CPU: who changes `since_ns` charges the time slice
- * that ends there. */
+ * once on several CPUs. A migrated or woken thread may free its slot from another CPU: who takes `since_ns` away charges the
+ * time from then on. */
 #pragma once
 
 /* `pid` of a slot that is being filled. */
@@ -44,7 +44,7 @@ static __always_inline struct victim *slot_of(const struct thread *thread, struc
 	return *all && index < MAX_VICTIMS ? &(*all)->slots[index] : 0;
 }
 
-/* Frees the slot of a thread. Returns since when its wait is not charged, or NEVER_NS if the slot is already free. */
+/* Frees the slot of a thread. Returns the time up to which its wait is charged, or NEVER_NS if the slot is already free. */
 static __always_inline __u64 release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
 {
 	__u64 since;
@@ -86,7 +86,9 @@ VERIFIED_ONCE int charge_slot(struct cpu_victims *all, struct victim *slot, __u3
 		return 0;
 	}
 	since = *(volatile __u64 *)&slot->since_ns;
-	if (now <= since || __sync_val_compare_and_swap(&slot->since_ns, since, now) != since)
+	/* Another thread may have got the slot meanwhile. */
+	if (*(volatile __u32 *)&slot->pid != pid || now <= since ||
+	    __sync_val_compare_and_swap(&slot->since_ns, since, now) != since)
 		return 0;
 	name_current(&other, slot->tgid, slot->proc_id);
 	blame_add(VICTIM(slot->proc_id, pid), slot->wait, &other, now - since, 0);
@@ -143,7 +145,7 @@ VERIFIED_ONCE int await_cpu(struct thread *thread, __u32 pid, __u32 cpu, __u32 r
 	return 0;
 }
 
-/* The kernel queues the woken thread on this CPU, not on that of its slot. */
+/* The kernel queues the woken thread on this CPU, not on that of its slot. Returns 0 if the slot is already free. */
 VERIFIED_ONCE int move_slot(struct thread *thread, __u32 pid, __u32 cpu)
 {
 	struct cpu_victims *all;
@@ -159,7 +161,7 @@ VERIFIED_ONCE int move_slot(struct thread *thread, __u32 pid, __u32 cpu)
 		return 0;
 	await_cpu(thread, pid, cpu, REASON_RUNQUEUE, since);
 	thread->charged_until_ns = thread->slot ? 0 : since;
-	return 0;
+	return 1;
 }
 
 /* The thread gets a CPU `ns` after it began to wait for one, for this reason. The part not charged to a time slice is charged to the

@@ -348,9 +348,7 @@ int BPF_PROG(sched_migrate, struct task_struct *task, int cpu)
 	if (!thread)
 		return 0;
 	if (task->__state == TASK_WAKING) {
-		if (thread->slot)
-			move_slot(thread, task->pid, cpu);
-		else
+		if (!thread->slot || !move_slot(thread, task->pid, cpu))
 			await_cpu_after_wakeup(thread, task->pid, cpu);
 	} else if (thread->slot) {
 		await_other_cpu(thread, task->pid, cpu, bpf_ktime_get_ns());
