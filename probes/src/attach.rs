@@ -246,6 +246,7 @@ impl Attach for CallProbes {
         file: &File,
         link: LinkId,
         sites: &[ProbeSite],
+        users: &[LaunchUsers; GROUPS],
     ) -> Result<FileLinks, AttachError> {
         let (mut others, mut removable) = (Vec::new(), <[Removable; GROUPS]>::default());
         for site in sites {
@@ -258,8 +259,7 @@ impl Attach for CallProbes {
         self.link_states.set([(link, 0)]);
         let mut links = FileLinks { _others: Vec::new(), removable };
         attach_group(&self.programs, &path_of(file), None, &others, &mut links._others)?;
-        let users = [const { LaunchUsers::All }; GROUPS];
-        if let Err(error) = self.set_launch_users(file, &mut links, &users) {
+        if let Err(error) = self.set_launch_users(file, &mut links, users) {
             self.detach(link, links);
             return Err(error);
         }
@@ -295,7 +295,8 @@ impl Attach for CallProbes {
         users: &[LaunchUsers; GROUPS],
     ) -> Result<(), AttachError> {
         let (programs, path) = (&self.programs, path_of(file));
-        for (own, users) in links.removable.iter_mut().zip(users) {
+        // First those of code that a process is about to replace: without users nothing of them can be refused.
+        for (own, users) in links.removable.iter_mut().zip(users).rev() {
             let Removable { groups, sites } = own;
             if sites.is_empty() {
                 continue;

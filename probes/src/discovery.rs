@@ -2,14 +2,15 @@
 //! since events may be lost and files may change. Runs on its own thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpucause_abi::{Nanos, Tgid};
+use gpucause_abi::Tgid;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::mapped::{Mapping, all_processes, candidate, executable_mappings, replaces_code};
 use crate::mmap_events::MmapEvents;
-use crate::registry::{Attach, Mappers, Registry};
+use crate::registry::{Attach, Registry};
 use crate::stop::{StopSignal, poll_readable};
 
 #[cfg(test)]
@@ -25,6 +26,8 @@ const RECHECK_EVERY: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Debounce of events: a program that starts makes a dozen in a row.
 const DEBOUNCE: Duration = Duration::from_millis(2);
+/// Processes whose mappings are read before pending events are handled.
+const PROCESSES_AT_ONCE: usize = 64;
 /// Mappings examined before pending events are handled.
 const MAPPINGS_AT_ONCE: usize = 256;
 
@@ -100,19 +103,6 @@ fn is_examined(mapping: &Mapping) -> bool {
     candidate(&mapping.path).is_some() || replaces_code(&mapping.path)
 }
 
-fn observe<A: Attach>(
-    registry: &mut Registry<A>,
-    tgid: Tgid,
-    mapping: &Mapping,
-    seen_at: Option<Nanos>,
-) {
-    if replaces_code(&mapping.path) {
-        registry.add_replacer(tgid);
-    } else {
-        registry.observe(tgid, mapping, seen_at);
-    }
-}
-
 impl Discovery {
     /// Starts to watch, so that a following scan misses nothing. Without the privilege to watch, logs a warning and relies
     /// on scans.
@@ -152,22 +142,25 @@ impl Discovery {
         };
         self.status.unreadable = 0;
         let mut found = Vec::new();
-        let mut mappers = Mappers::new();
-        let own = self.own;
-        for tgid in processes.into_iter().filter(|tgid| *tgid != own) {
-            for mapping in self.mappings_of(tgid) {
-                mappers.entry(mapping.inode).or_default().push(tgid);
-                found.push((tgid, mapping));
+        for some in processes.chunks(PROCESSES_AT_ONCE) {
+            for &tgid in some {
+                if tgid != self.own {
+                    found.extend(self.mappings_of(tgid).into_iter().map(|mapping| (tgid, mapping)));
+                }
+            }
+            // Nothing is attached before all are known who may have replaced code.
+            if self.status.scans > 0 {
+                self.follow(registry);
             }
         }
-        registry.set_mappers(mappers);
+        let found = Arc::new(found);
+        registry.begin_scan(Arc::clone(&found));
         for some in found.chunks(MAPPINGS_AT_ONCE) {
             for (tgid, mapping) in some {
-                observe(registry, *tgid, mapping, None);
+                registry.observe(*tgid, mapping, None);
             }
             self.follow(registry);
         }
-        registry.set_mappers(Mappers::new());
         registry.collect_garbage(started);
         self.status.scans += 1;
         self.status.last_scan = started.elapsed();
@@ -203,7 +196,8 @@ impl Discovery {
             // Nearly all events end here.
             if candidate(&event.path).is_some() || replaces_code(&event.path) {
                 let (tgid, at) = (event.tgid, event.at);
-                observe(registry, tgid, &Mapping::from(event), Some(at));
+                let mapping = Mapping::from(event);
+                registry.observe(tgid, &mapping, Some(at));
             }
         });
         status.lost_events = watch.lost();

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpucause_abi::{Nanos, Tgid};
@@ -14,7 +15,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::elf::{ElfError, LibraryImage, ProbeSite};
 use crate::launch_groups::{FIRST_GROUP, GROUPS, LaunchUsers};
-use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
+use crate::mapped::{
+    Candidate, Located, MappedError, Mapping, candidate, locate_mapped, replaces_code,
+};
 
 mod abandoned;
 mod file;
@@ -36,7 +39,7 @@ use ignored::{IgnoredFiles, Report};
 use launch_users::LimitedUsers;
 pub(crate) use launch_users::Removed;
 use replaced_code::Replaced;
-pub(crate) use replaced_code::{Mappers, may_be_replaced};
+pub(crate) use replaced_code::may_be_replaced;
 pub use status::{LibraryStatus, LibraryVerdict, Limits, RegistryCounts};
 use write_watch::{Write, WriteWatch};
 
@@ -50,7 +53,7 @@ pub trait Attach {
     /// Why an attach failed.
     type Error: fmt::Display;
 
-    /// Probes `sites` of `file` with the id `link`.
+    /// Probes `sites` of `file` with the id `link`, those of a group for these processes only.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is attached then.
@@ -59,6 +62,7 @@ pub trait Attach {
         file: &File,
         link: LinkId,
         sites: &[ProbeSite],
+        users: &[LaunchUsers; GROUPS],
     ) -> Result<Self::Links, Self::Error>;
 
     /// Detaches the probes of `link`.
@@ -71,10 +75,10 @@ pub trait Attach {
         }
     }
 
-    /// Probes calls of a group for these processes only; [`Self::attach`] probes them for all.
+    /// Probes calls of a group for these processes only.
     ///
     /// # Errors
-    /// When the kernel refuses; the probes stay as they are.
+    /// When the kernel refuses; the probes of that group stay as they are.
     fn set_launch_users(
         &mut self,
         file: &File,
@@ -116,7 +120,8 @@ pub struct Registry<A: Attach> {
     limited: LimitedUsers,
     /// Processes that replace code, and when each was last seen.
     replacers: HashMap<Tgid, Instant>,
-    mappers: Mappers,
+    /// The mappings of all processes during a scan, as it has found them.
+    scanned: Arc<Vec<(Tgid, Mapping)>>,
 }
 
 impl<A: Attach> Registry<A> {
@@ -136,7 +141,7 @@ impl<A: Attach> Registry<A> {
             generation: 0,
             limited: LimitedUsers::default(),
             replacers: HashMap::new(),
-            mappers: Mappers::new(),
+            scanned: Arc::default(),
         }
     }
 
@@ -152,6 +157,10 @@ impl<A: Attach> Registry<A> {
         mapping: &Mapping,
         seen_at: Option<Nanos>,
     ) -> Option<FileId> {
+        if replaces_code(&mapping.path) {
+            self.add_replacer(tgid);
+            return None;
+        }
         let kind = candidate(&mapping.path)?;
         let located = self.within_reach(locate_mapped(tgid, mapping))?;
         let id = FileId::of(located.metadata());
@@ -272,10 +281,10 @@ impl<A: Attach> Registry<A> {
             tracing::debug!(path = ?attached.path, %error, "cannot watch a file for writes");
         }
         attached.replaced = self.replaced(id, &attached);
-        let sites = attached.sites_to_probe();
+        let (sites, users) = (attached.sites_to_probe(), self.users_of(&attached));
         attached.state = match self.ids.take() {
             None => Err("all link ids are in use".to_owned()),
-            Some(link) => match self.attacher.attach(&attached.file, link, &sites) {
+            Some(link) => match self.attacher.attach(&attached.file, link, &sites, &users) {
                 Ok(links) => Ok((link, links)),
                 Err(error) => {
                     self.ids.give_back(link);
@@ -313,9 +322,6 @@ impl<A: Attach> Registry<A> {
             );
         }
         self.files.insert(id, attached);
-        if !self.limited.is_empty() || !self.replacers.is_empty() {
-            self.apply_users(id);
-        }
     }
 
     /// Detaches from files that are being written, and re-attaches when the writer is done.
@@ -436,7 +442,7 @@ impl<A: Attach> Registry<A> {
         for attached in self.files.values_mut() {
             attached.users.retain(|_, seen| *seen >= scan_started);
         }
-        self.forget_replacers(scan_started);
+        self.end_scan(scan_started);
         for id in self.files_with(|attached| attached.state.is_err()) {
             if let Some(attached) = self.files.remove(&id) {
                 self.attach(id, attached, None);

@@ -31,7 +31,13 @@ impl Attach for Fake {
     type Links = ();
     type Error = &'static str;
 
-    fn attach(&mut self, _: &File, _: LinkId, _: &[ProbeSite]) -> Result<(), &'static str> {
+    fn attach(
+        &mut self,
+        _: &File,
+        _: LinkId,
+        _: &[ProbeSite],
+        _: &[LaunchUsers; GROUPS],
+    ) -> Result<(), &'static str> {
         Ok(())
     }
 

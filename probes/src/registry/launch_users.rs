@@ -30,8 +30,8 @@ impl Removed {
 /// The processes with fewer probes.
 pub(super) type LimitedUsers = HashMap<Tgid, Removed>;
 
-/// The processes whose calls are probed, by group.
-fn users_of<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUsers; GROUPS] {
+/// The processes whose calls are probed, by group, as the budget has it.
+fn users_in_budget<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUsers; GROUPS] {
     let is_limited = attached.users.keys().any(|user| limited.contains_key(user));
     if !is_limited || attached.users.len() > MOST_USERS {
         return [const { LaunchUsers::All }; GROUPS];
@@ -71,8 +71,7 @@ impl<A: Attach> Registry<A> {
     pub(super) fn add_user(&mut self, id: FileId, tgid: Tgid, maps_again: bool) {
         let Some(attached) = self.files.get_mut(&id) else { return };
         let known = attached.users.insert(tgid, Instant::now()).is_some();
-        let is_special = !self.limited.is_empty() || self.replacers.contains_key(&tgid);
-        if (!known || maps_again) && is_special {
+        if (!known || maps_again) && !self.limited.is_empty() {
             self.apply_users(id);
         }
     }
@@ -85,26 +84,23 @@ impl<A: Attach> Registry<A> {
         for id in self.files_with(inherits) {
             self.add_user(id, child, false);
         }
-        if self.replacers.contains_key(&parent) {
-            self.add_replacer(child);
-        }
+        self.add_child_of_replacer(parent, child);
     }
 
-    pub(super) fn apply_users(&mut self, id: FileId) {
-        let Some(attached) = self.files.get(&id) else { return };
-        if self.has_other_replaced(id, attached) {
-            if let Some(mut attached) = self.files.remove(&id) {
-                self.detach(&mut attached);
-                self.attach(id, attached, None);
-            }
-            return;
-        }
-        let mut users = users_of(attached, &self.limited);
-        if self.has_replacer(attached) {
+    /// The processes whose calls are probed, by group.
+    pub(super) fn users_of(&self, attached: &AttachedFile<A::Links>) -> [LaunchUsers; GROUPS] {
+        let mut users = users_in_budget(attached, &self.limited);
+        if !self.replacers.is_empty() {
             for group in [REPLACED_OTHERS, REPLACED_ASYNCS] {
                 users[group] = LaunchUsers::Some(BTreeSet::new());
             }
         }
+        users
+    }
+
+    pub(super) fn apply_users(&mut self, id: FileId) {
+        let Some(attached) = self.files.get(&id) else { return };
+        let users = self.users_of(attached);
         let Some(attached) = self.files.get_mut(&id) else { return };
         let Ok((_, links)) = &mut attached.state else { return };
         if let Err(error) = self.attacher.set_launch_users(&attached.file, links, &users) {

@@ -3,17 +3,20 @@
 //! instruction, in the middle of the new one; and where a breakpoint is first, UCX leaves the function alone and does not learn
 //! of the program's memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Once};
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::{Api, Class, Op};
+use gpucause_abi::op::Op;
 
 use super::{Attach, AttachedFile, FileId, Registry};
 use crate::elf::ProbeSite;
-use crate::mapped::{Mapping, executable_mappings, locate_mapped};
+use crate::mapped::{Mapping, executable_mappings, has_memory, locate_mapped, replaces_code};
 
 /// Compared bytes of code: as many as the shortest jump to anywhere has.
 const COMPARED: usize = if cfg!(target_arch = "x86_64") { 5 } else { 4 };
@@ -21,75 +24,109 @@ type Code = [u8; COMPARED];
 
 /// The processes that replaced the code at a file offset of a probe, one for each.
 pub(super) type Replaced = BTreeMap<u64, Tgid>;
-/// Processes by the inode of what they map, found before any of it is attached to.
-pub(crate) type Mappers = HashMap<u64, Vec<Tgid>>;
 
-/// Returns true for the driver's functions that allocate and free.
+/// Returns true for the driver's functions of memory that UCX replaces.
 pub(crate) fn may_be_replaced(op: &Op) -> bool {
-    op.api == Api::Driver && matches!(op.class, Class::Alloc | Class::Free)
+    const NAMES: [&str; 10] = [
+        "cuMemAlloc",
+        "cuMemAllocAsync",
+        "cuMemAllocFromPoolAsync",
+        "cuMemAllocManaged",
+        "cuMemAllocPitch",
+        "cuMemFree",
+        "cuMemFreeAsync",
+        "cuMemFreeHost",
+        "cuMemMap",
+        "cuMemUnmap",
+    ];
+    NAMES.contains(&op.name)
 }
 
 impl<A: Attach> Registry<A> {
-    /// Tells who maps what, before a scan observes it: who replaced code may be observed after another process.
-    pub(crate) fn set_mappers(&mut self, mappers: Mappers) {
-        self.mappers = mappers;
+    /// Tells what processes map, before any of it is observed: who replaced code may come after another process.
+    pub(crate) fn begin_scan(&mut self, found: Arc<Vec<(Tgid, Mapping)>>) {
+        for (tgid, _) in found.iter().filter(|(_, mapping)| replaces_code(&mapping.path)) {
+            self.add_replacer(*tgid);
+        }
+        self.scanned = found;
     }
 
-    /// A process maps what replaces the code of functions that may be replaced.
-    pub(crate) fn add_replacer(&mut self, tgid: Tgid) {
-        if self.replacers.insert(tgid, Instant::now()).is_some() {
-            return;
+    /// A process maps what replaces the code of functions that may be replaced, soon and in whatever library it maps then: no file
+    /// has probes on them from now on.
+    pub(super) fn add_replacer(&mut self, tgid: Tgid) {
+        let is_first = self.replacers.is_empty();
+        self.replacers.insert(tgid, Instant::now());
+        if is_first {
+            tracing::info!(
+                tgid = tgid.0,
+                "a process maps UCX's memory hooks: the driver's functions of memory that they replace are not probed"
+            );
+            self.apply_to_all();
         }
+    }
+
+    /// A child has what its parent replaced.
+    pub(super) fn add_child_of_replacer(&mut self, parent: Tgid, child: Tgid) {
+        if self.replacers.contains_key(&parent) {
+            self.add_replacer(child);
+        }
+    }
+
+    fn apply_to_all(&mut self) {
         self.generation += 1;
-        tracing::info!(
-            tgid = tgid.0,
-            "a process maps UCX's memory hooks: the driver's functions of memory are not probed in the libraries that it maps"
-        );
-        for id in self.files_with(|attached| attached.users.contains_key(&tgid)) {
+        for id in self.files_with(|_| true) {
             self.apply_users(id);
         }
     }
 
     /// Gives probes back after a scan, where those that replaced code have ended.
-    pub(super) fn forget_replacers(&mut self, scan_started: Instant) {
-        let before = self.replacers.len();
+    pub(super) fn end_scan(&mut self, scan_started: Instant) {
+        self.scanned = Arc::default();
+        let had_some = !self.replacers.is_empty();
         self.replacers.retain(|_, seen| *seen >= scan_started);
-        let is_fewer = self.replacers.len() < before;
-        self.generation += u64::from(is_fewer);
-        for id in self.files_with(|attached| is_fewer || !attached.replaced.is_empty()) {
-            self.apply_users(id);
+        let has_none_left = had_some && self.replacers.is_empty();
+        for id in self.files_with(|attached| has_none_left || !attached.replaced.is_empty()) {
+            self.attach_again_where_replaced(id);
+        }
+        if has_none_left {
+            self.apply_to_all();
         }
     }
 
-    /// Returns true if a process that uses a file replaces code.
-    pub(super) fn has_replacer(&self, attached: &AttachedFile<A::Links>) -> bool {
-        attached.users.keys().any(|user| self.replacers.contains_key(user))
-    }
-
-    /// Returns true if not the same functions as at the last attach are replaced, of those that have probes now or should have.
-    pub(super) fn has_other_replaced(&self, id: FileId, attached: &AttachedFile<A::Links>) -> bool {
-        let mut now = self.replaced(id, attached);
-        let mut before = attached.replaced.clone();
-        if self.has_replacer(attached) {
+    /// Attaches again to a file where not the same functions are replaced any more.
+    fn attach_again_where_replaced(&mut self, id: FileId) {
+        let Some(attached) = self.files.get(&id) else { return };
+        let (mut now, mut before) = (self.replaced(id, attached), attached.replaced.clone());
+        if !self.replacers.is_empty() {
+            // They have no probes anyway.
             let sites = attached.image.sites.iter();
             for site in sites.filter(|site| site.op.op().is_some_and(may_be_replaced)) {
                 now.remove(&site.offset);
                 before.remove(&site.offset);
             }
         }
-        !now.keys().eq(before.keys())
+        if now.keys().eq(before.keys()) {
+            return;
+        }
+        if let Some(mut attached) = self.files.remove(&id) {
+            self.detach(&mut attached);
+            self.attach(id, attached, None);
+        }
     }
 
     /// The functions whose code was replaced in the memory of a process.
     pub(super) fn replaced(&self, id: FileId, attached: &AttachedFile<A::Links>) -> Replaced {
-        let mapping = self.mappers.get(&id.inode).into_iter().flatten();
-        let mut processes: Vec<Tgid> = attached.users.keys().chain(mapping).copied().collect();
-        processes.sort_unstable();
-        processes.dedup();
+        let may_map = |(tgid, mapping): &(Tgid, Mapping)| {
+            may_be_of(mapping, id, &attached.path).then_some(*tgid)
+        };
+        let mut processes: BTreeSet<Tgid> = self.scanned.iter().filter_map(may_map).collect();
+        processes.extend(attached.users.keys());
         let mut replaced = Replaced::new();
         for tgid in processes {
-            for offset in replaced_by(tgid, id, &attached.file, &attached.image.sites) {
-                replaced.insert(offset, tgid);
+            match replaced_by(tgid, id, attached) {
+                Some(offsets) => replaced.extend(offsets.into_iter().map(|offset| (offset, tgid))),
+                // The earlier answer holds.
+                None => replaced.extend(attached.replaced.iter().filter(|(_, by)| **by == tgid)),
             }
         }
         replaced
@@ -113,31 +150,49 @@ impl<L> AttachedFile<L> {
     }
 }
 
-/// The offsets of sites where a process has other code in memory than the file.
-fn replaced_by(tgid: Tgid, id: FileId, file: &File, sites: &[ProbeSite]) -> Vec<u64> {
+/// Returns true if a mapping may be of this file. Some file systems have another inode in the list of mappings.
+fn may_be_of(mapping: &Mapping, id: FileId, path: &Path) -> bool {
+    mapping.inode == id.inode || mapping.path.file_name() == path.file_name()
+}
+
+/// The offsets of sites where a process has other code in memory than the file. `None` when it cannot be compared.
+fn replaced_by<L>(tgid: Tgid, id: FileId, attached: &AttachedFile<L>) -> Option<Vec<u64>> {
     let is_of_file = |mapping: &Mapping| {
-        mapping.inode == id.inode
+        may_be_of(mapping, id, &attached.path)
             && locate_mapped(tgid, mapping).is_ok_and(|found| FileId::of(found.metadata()) == id)
     };
-    let mut mappings = executable_mappings(tgid).unwrap_or_default();
+    let mut mappings =
+        executable_mappings(tgid).inspect_err(|error| warn_once(tgid, error)).ok()?;
     mappings.retain(is_of_file);
     if mappings.is_empty() {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let memory = match File::open(format!("/proc/{tgid}/mem")) {
         Ok(memory) => memory,
+        Err(_) if !has_memory(tgid) => return Some(Vec::new()),
         Err(error) => {
-            tracing::debug!(tgid = tgid.0, %error, "cannot compare the code of a process with its file");
-            return Vec::new();
+            warn_once(tgid, &error);
+            return None;
         }
     };
     let differs = |&offset: &u64| {
-        let of_file = code_at(file, offset);
+        let of_file = code_at(&attached.file, offset);
         let in_memory = address_of(&mappings, offset).and_then(|address| code_at(&memory, address));
         of_file.zip(in_memory).is_some_and(|(file, memory)| is_other_code(file, memory))
     };
     let is_replaced = |site: &&ProbeSite| [site.offset].iter().chain(&site.returns).any(differs);
-    sites.iter().filter(is_replaced).map(|site| site.offset).collect()
+    Some(attached.image.sites.iter().filter(is_replaced).map(|site| site.offset).collect())
+}
+
+fn warn_once(tgid: Tgid, error: &io::Error) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            tgid = tgid.0,
+            %error,
+            "cannot compare the code of a process with its file: a probe may destroy code that the process has replaced"
+        );
+    });
 }
 
 fn address_of(mappings: &[Mapping], offset: u64) -> Option<u64> {
@@ -152,16 +207,16 @@ fn code_at(file: &File, offset: u64) -> Option<Code> {
     file.read_exact_at(&mut code, offset).ok().map(|()| code)
 }
 
-/// Returns true if the code in memory is neither the file's nor that with a breakpoint of another tool.
+/// Returns true if the code in memory is neither the file's nor that with breakpoints.
 #[cfg(target_arch = "x86_64")]
 fn is_other_code(file: Code, memory: Code) -> bool {
     const BREAKPOINT: u8 = 0xcc;
     /// Since 6.18 the kernel may make a call of this no-op where there is a probe.
     const NO_OP: Code = [0x0f, 0x1f, 0x44, 0x00, 0x00];
     const CALL: u8 = 0xe8;
-    let [first, rest @ ..] = memory;
-    let is_probed = first == BREAKPOINT && rest == file[1..] || file == NO_OP && first == CALL;
-    memory != file && !is_probed
+    let is_call = file == NO_OP && memory[0] == CALL;
+    let is_other = |(file, memory): (u8, u8)| memory != file && memory != BREAKPOINT;
+    !is_call && file.into_iter().zip(memory).any(is_other)
 }
 
 /// Returns true if the code in memory is neither the file's nor a breakpoint of another tool.
@@ -186,6 +241,7 @@ mod tests {
             (PUSH, [0xcc, 0x48, 0x89, 0xe5, 0x41], false),
             (PUSH, [0xe9, 0x1b, 0xc8, 0xdc, 0xff], true),
             (PUSH, [0xcc, 0x1b, 0xc8, 0xdc, 0xff], true),
+            (PUSH, [0x55, 0x48, 0xcc, 0xe5, 0xcc], false),
             (PUSH, [0x49, 0xbb, 0x00, 0x10, 0x20], true),
             (PUSH, [0xe8, 0x00, 0x10, 0x20, 0x00], true),
             (NO_OP, [0xe8, 0x00, 0x10, 0x20, 0x00], false),
@@ -203,6 +259,7 @@ mod tests {
             ("cuMemFreeAsync", true),
             ("cuMemMap", true),
             ("cuMemUnmap", true),
+            ("cuMemCreate", false),
             ("cuLaunchKernel", false),
             ("cuMemcpyAsync", false),
             ("cudaMalloc", false),

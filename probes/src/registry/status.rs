@@ -118,7 +118,7 @@ impl<A: Attach> Registry<A> {
     }
 
     fn status_of(&self, id: FileId, attached: &AttachedFile<A::Links>) -> LibraryStatus {
-        let replaced = attached.replaced_functions(self.has_replacer(attached));
+        let replaced = attached.replaced_functions(!self.replacers.is_empty());
         let probed = || attached.image.sites.iter().filter(|site| !replaced.contains(&site.symbol));
         LibraryStatus {
             path: attached.path.clone(),

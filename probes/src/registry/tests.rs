@@ -20,13 +20,22 @@ impl Attach for Fake {
     type Links = u16;
     type Error = &'static str;
 
-    fn attach(&mut self, _: &File, link: LinkId, sites: &[ProbeSite]) -> Result<u16, &'static str> {
+    fn attach(
+        &mut self,
+        _: &File,
+        link: LinkId,
+        sites: &[ProbeSite],
+        users: &[LaunchUsers; GROUPS],
+    ) -> Result<u16, &'static str> {
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err("no memory");
         }
         let names: Vec<&str> = sites.iter().map(|site| site.symbol.as_str()).collect();
         self.log.push(format!("attach {} {}", link.0, names.join(" ")));
+        if *users != [const { LaunchUsers::All }; GROUPS] {
+            self.log.push(format!("{} of {}", link.0, described(users)));
+        }
         Ok(link.0)
     }
 
@@ -45,22 +54,21 @@ impl Attach for Fake {
             self.refuse -= 1;
             return Err("no memory");
         }
-        let [runtime, driver, queries, asyncs, others, all_asyncs] =
-            users.each_ref().map(|users| match users {
-                LaunchUsers::All => "all".to_owned(),
-                LaunchUsers::Some(users) => {
-                    format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
-                }
-            });
-        let replaced = match (&*others, &*all_asyncs) {
-            ("all", _) => "",
-            ("[]", "[]") => "; none that may be replaced",
-            _ => "; some that may be replaced",
-        };
-        self.log
-            .push(format!("{links} of {runtime} and {driver}, {queries} and {asyncs}{replaced}"));
+        self.log.push(format!("{links} of {}", described(users)));
         Ok(())
     }
+}
+
+fn described(users: &[LaunchUsers; GROUPS]) -> String {
+    let [runtime, driver, queries, asyncs, replaced @ ..] =
+        users.each_ref().map(|users| match users {
+            LaunchUsers::All => "all".to_owned(),
+            LaunchUsers::Some(users) => {
+                format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
+            }
+        });
+    let replaced = if replaced == ["[]", "[]"] { "; none that may be replaced" } else { "" };
+    format!("{runtime} and {driver}, {queries} and {asyncs}{replaced}")
 }
 
 struct Host {
@@ -474,23 +482,22 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
 }
 
 #[test]
-fn a_process_that_replaces_code_takes_probes_from_a_file_until_it_is_gone() {
-    const ALL: &str = "0 of all and all, all and all";
+fn no_file_has_probes_on_what_may_be_replaced_while_a_process_replaces_code() {
+    const ALL: &str = "all and all, all and all";
     let mut host = Host::new(Limits::default());
     let path = host.write("libcuda.so.1", &cuda_library(b"one"));
     host.observe(&path);
     host.log();
-    let without = format!("{ALL}; none that may be replaced");
-    host.registry.add_replacer(Tgid(std::process::id()));
-    assert_eq!(host.log(), [without.as_str()]);
-    host.registry.add_replacer(Tgid(std::process::id()));
+    let hooks = Mapping { path: "/v/libucx/lib/libucm.so.0".into(), ..mapping_of(&path) };
+    host.registry.observe(Tgid(1), &hooks, None);
+    assert_eq!(host.log(), [format!("0 of {ALL}; none that may be replaced")]);
+    host.registry.observe(Tgid(1), &hooks, None);
     assert_eq!(host.log(), [""; 0], "that was known");
+    host.observe(&host.write("libcuda.so.2", &cuda_library(b"two")));
+    let attached = "attach 1 cudaMalloc cudaFree".to_owned();
+    assert_eq!(host.log(), [attached, format!("1 of {ALL}; none that may be replaced")]);
     host.collect_after(SHORT);
-    assert_eq!(host.log(), [ALL]);
-    host.registry.add_replacer(Tgid(1));
-    assert_eq!(host.log(), [""; 0], "it maps no library");
-    host.registry.add_child(Tgid(1), Tgid(2));
-    host.observe(&path);
-    host.registry.add_replacer(Tgid(std::process::id()));
-    assert_eq!(host.log(), [without.as_str()]);
+    let mut log = host.log();
+    log.sort();
+    assert_eq!(log, [format!("0 of {ALL}"), format!("1 of {ALL}")]);
 }

@@ -150,18 +150,20 @@ fn code_that_a_program_has_replaced_gets_no_breakpoint_and_goes_on_working() -> 
     program.check_calls(&observed, [("cuMemAlloc", 0), ("cuMemFree", 100), ("cuLaunchKernel", 100)])
 }
 
+/// In any program: it may map the driver only when it replaces the code.
 #[test]
-fn a_program_that_loads_what_replaces_code_finds_no_breakpoint_there() -> Result<()> {
-    let dir = TempDir::new()?;
+fn a_program_that_loads_what_replaces_code_takes_the_breakpoints_from_all() -> Result<()> {
+    let (dir, other_dir) = (TempDir::new()?, TempDir::new()?);
     let hooks = dir.path().join("libucm.so.0");
     compile("int ucm;", &hooks, &["-shared", "-fPIC"])?;
     let mut program = Program::start(dir.path())?;
+    let mut other = Program::start(other_dir.path())?;
     let (_, of_file) = program.tell("calls 0")?;
-    let observed = Observed::start(Options::default())?;
+    let observed = Observed::start_own(Options::default())?;
     let library = until(|| Ok(attached(&observed, dir.path())), || "not attached".to_owned())?;
     ensure!(library.replaced.is_empty(), "{library:?}");
     ensure!(program.tell("calls 10")? != (7, of_file.clone()), "no breakpoint");
-    program.tell(&format!("load {}", hooks.display()))?;
+    other.tell(&format!("load {}", hooks.display()))?;
     until(
         || Ok((program.tell("calls 0")?.1 == of_file).then_some(())),
         || "the breakpoint stays".to_owned(),

@@ -90,6 +90,10 @@ fn point_of(library: &LibraryStatus) -> Point {
     }
     let path = library.path.to_string_lossy();
     match library.verdict {
+        LibraryVerdict::Attached if !library.replaced.is_empty() => {
+            Point::new(State::Disabled, path, detail)
+                .advise("nothing is to be done: they are probed again when that process has ended")
+        }
         LibraryVerdict::Attached if library.left_out.is_empty() => Point::ok(path, detail),
         LibraryVerdict::Attached | LibraryVerdict::SingleStepped => {
             Point::new(State::Disabled, path, detail).advise(
