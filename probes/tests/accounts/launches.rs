@@ -146,6 +146,24 @@ fn threads_that_never_run_at_once_have_one_budget() -> Result<()> {
 }
 
 #[test]
+fn threads_that_run_at_once_have_a_budget_each() -> Result<()> {
+    let work = format!(
+        "{REAL};cudaLaunchKernel:spin=190us rate --threads 2 --per-second {} --seconds 8",
+        2 * RATE
+    );
+    let (observed, _stand_ins, mut busy) = start(&Options::default(), &work)?;
+    // Launches timed in the driver take 1 of each thread, and 2 of both.
+    observed.set_budget(Some(load(1.3, 0.0)));
+    busy.go()?;
+    until_step(&observed, busy.pid(), "driver_only")?;
+    std::thread::sleep(Duration::from_secs(4));
+    let process = observed.process(busy.pid())?;
+    ensure!(process.launches.step.label() == "driver_only", "{:?}", process.launches);
+    busy.result()?;
+    Ok(())
+}
+
+#[test]
 fn and_only_then_are_they_observed_for_a_part_of_the_time_and_nothing_is_made_up() -> Result<()> {
     assert_step(None, "part_time", (0.0, 0.5))
 }
