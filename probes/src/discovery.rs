@@ -2,6 +2,7 @@
 //! since events may be lost and files may change. Runs on its own thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,8 @@ pub struct Discovery {
     own: Tgid,
     watch: Option<MmapEvents>,
     status: DiscoveryStatus,
+    /// True if nothing that processes mapped went by unseen since a scan.
+    has_scanned: bool,
 }
 
 impl Default for Discovery {
@@ -99,8 +102,8 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-fn is_examined(mapping: &Mapping) -> bool {
-    candidate(&mapping.path).is_some() || replaces_code(&mapping.path)
+fn is_examined(path: &Path) -> bool {
+    candidate(path).is_some() || replaces_code(path)
 }
 
 impl Discovery {
@@ -122,7 +125,7 @@ impl Discovery {
 
     fn with(watch: Option<MmapEvents>) -> Self {
         let status = DiscoveryStatus { watching: watch.is_some(), ..DiscoveryStatus::default() };
-        Self { own: Tgid(std::process::id()), watch, status }
+        Self { own: Tgid(std::process::id()), watch, status, has_scanned: false }
     }
 
     /// The current status.
@@ -149,7 +152,7 @@ impl Discovery {
                 }
             }
             // Nothing is attached before all are known who may have replaced code.
-            if self.status.scans > 0 {
+            if self.has_scanned {
                 self.follow(registry);
             }
         }
@@ -162,6 +165,7 @@ impl Discovery {
             self.follow(registry);
         }
         registry.collect_garbage(started);
+        self.has_scanned = true;
         self.status.scans += 1;
         self.status.last_scan = started.elapsed();
     }
@@ -176,7 +180,7 @@ impl Discovery {
                 return Vec::new();
             }
         };
-        mappings.retain(is_examined);
+        mappings.retain(|mapping| is_examined(&mapping.path));
         // A file may be mapped in several consecutive parts.
         mappings
             .dedup_by(|next, previous| previous.inode == next.inode && previous.path == next.path);
@@ -194,7 +198,7 @@ impl Discovery {
             }
             status.events += 1;
             // Nearly all events end here.
-            if candidate(&event.path).is_some() || replaces_code(&event.path) {
+            if is_examined(&event.path) {
                 let (tgid, at) = (event.tgid, event.at);
                 let mapping = Mapping::from(event);
                 registry.observe(tgid, &mapping, Some(at));
@@ -221,6 +225,7 @@ impl Discovery {
                     watch.drain(|_| {});
                 }
                 tasks.changed(registry, self.status);
+                self.has_scanned = false;
                 next_scan = Instant::now();
                 self.sleep(next_scan + SCAN_EVERY, stop, tasks.wake());
                 continue;

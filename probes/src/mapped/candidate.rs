@@ -34,8 +34,7 @@ const SYSTEM: [&[u8]; 2] = [b"/usr/lib", b"/lib"];
 /// Does not use `/proc/PID/exe`: by now the process may run another program.
 pub fn candidate(path: &Path) -> Option<Candidate> {
     let whole = path.as_os_str().as_bytes();
-    // Not `Path::file_name`, which parses the path from both ends.
-    let name = whole.rsplit(|&b| b == b'/').next().unwrap_or(whole);
+    let name = name_of(whole);
     if !whole.starts_with(b"/") || whole.starts_with(b"//") || name.is_empty() {
         return None;
     }
@@ -55,11 +54,14 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
     }
 }
 
+/// Not `Path::file_name`, which parses the path from both ends.
+fn name_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|&b| b == b'/').next().unwrap_or(path)
+}
+
 /// Returns true for a library that replaces the code of CUDA functions in its process. As cheap as [`candidate`].
 pub(crate) fn replaces_code(path: &Path) -> bool {
-    let whole = path.as_os_str().as_bytes();
-    let name = whole.rsplit(|&b| b == b'/').next().unwrap_or(whole);
-    name.strip_prefix(REPLACER).is_some_and(is_version)
+    name_of(path.as_os_str().as_bytes()).strip_prefix(REPLACER).is_some_and(is_version)
 }
 
 impl Candidate {
