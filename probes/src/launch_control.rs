@@ -193,6 +193,7 @@ impl LaunchControl {
                 continue;
             }
             let opened = self.opened;
+            let is_new = !self.callers.contains_key(&load.id);
             let caller = self.callers.entry(load.id).or_insert_with(|| Caller::new(load, opened));
             let still = match caller.presence {
                 Presence::Observed { since, .. } => now - since.max(self.opened),
@@ -213,6 +214,7 @@ impl LaunchControl {
             };
             let window =
                 Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits }, weight };
+            caller.end_window(now, load.launches, is_new);
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),
@@ -366,11 +368,12 @@ impl LaunchControl {
         write_mode(&mut self.modes, id, own)?;
         let (paused_at, now) = (monotonic_now(), Instant::now());
         let launches = self.reader.launches_of(id)?.unwrap_or(before);
-        own.slices.add(now, now - since, launches.wrapping_sub(before));
         own.observed += now - since.max(self.opened);
         own.presence = Presence::Paused { until: now + own.pause };
         let rate = match own.budget.rung() {
             Rung::PartTime(share) => {
+                let made = launches.wrapping_sub(before);
+                own.slices.add(now, now - since, made, own.stretch.share());
                 let taken = own.budget.counting_load(own.coldness.cost(&self.costs));
                 own.slices.rate(share, taken)
             }
@@ -433,6 +436,19 @@ impl Caller {
             turn: 0,
             driver_only: false,
             observed: Duration::ZERO,
+        }
+    }
+
+    /// A window in which it may have been observed all the time is a slice without a pause; not the first one, as what it had
+    /// launched before is not known.
+    fn end_window(&mut self, now: Instant, launches: u32, is_first: bool) {
+        if let Presence::Observed { since, launches: before, until: None } = self.presence
+            && !matches!(self.budget.rung(), Rung::PartTime(_))
+        {
+            if !is_first {
+                self.slices.add(now, now - since, launches.wrapping_sub(before), 1.0);
+            }
+            self.presence = Presence::Observed { since: now, launches, until: None };
         }
     }
 }

@@ -22,8 +22,8 @@ const TRIED: u32 = 60;
 /// Most that the rate falls from one window to the next, so that an intermittent load is not observed only while it is
 /// idle.
 const DECAY: f64 = 0.84;
-/// Part of the budget for attaching and detaching probes.
-const CHANGE_SHARE: f64 = 0.2;
+/// Part of the budget for attaching and detaching probes, and for what the scheduler's programs take of the thread.
+const CHANGE_SHARE: f64 = 0.3;
 /// Overspending is saved again over about this many seconds, and counts up to the budget of that time.
 const REPAID_IN: f64 = 8.0;
 /// Most of the budget that is saved: what remains is observed for long enough to say something of the rest.

@@ -13,7 +13,7 @@ use gpucause_abi::snapshot::RateEstimate;
 const SLICE: Duration = Duration::from_millis(75);
 /// Part of the time that attaching and detaching may take, of all processes together.
 const CHANGES: f64 = 0.25;
-/// Slices of this time say what the rate is, if there are so many.
+/// Slices of this time say what the rate is, if so many are of partial observation.
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SLICES: usize = 12;
 /// Part of the fastest slice's rate that the next slice leaves.
@@ -53,11 +53,12 @@ pub(crate) struct Stretch {
     factor: f64,
     /// Remaining time of it after its slice.
     rest: Duration,
+    share: f64,
 }
 
 impl Default for Stretch {
     fn default() -> Self {
-        Self { factor: 1.0, rest: Duration::ZERO }
+        Self { factor: 1.0, rest: Duration::ZERO, share: 1.0 }
     }
 }
 
@@ -70,6 +71,7 @@ impl Stretch {
         processes: usize,
         random: &mut Random,
     ) -> (Duration, Duration) {
+        self.share = share;
         let mean = length(share, change, processes);
         let slice = mean * self.factor;
         self.factor = 0.5 + random.next();
@@ -79,11 +81,18 @@ impl Stretch {
         self.rest = Duration::from_secs_f64(unobserved - before);
         (Duration::from_secs_f64(slice), pause)
     }
+
+    /// The share for which the last slice was begun.
+    pub(crate) const fn share(&self) -> f64 {
+        self.share
+    }
 }
 
 /// The slices of the last seconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slices {
+    /// Begin of the first of all.
+    since: Option<Instant>,
     last: VecDeque<Slice>,
     /// Most launches a second of any slice; forgotten within minutes.
     fastest: f64,
@@ -92,14 +101,23 @@ pub(crate) struct Slices {
 #[derive(Debug, Clone, Copy)]
 struct Slice {
     ended: Instant,
+    /// Seconds and launches of all the time that it stands for: the share that is observed changes with the rate.
     seconds: f64,
     launches: f64,
+    share: f64,
 }
 
 impl Slices {
-    pub(crate) fn add(&mut self, ended: Instant, length: Duration, launches: u32) {
+    /// A slice has ended, of a process that is observed for this share of the time: 1 where there is no pause before the next.
+    pub(crate) fn add(&mut self, ended: Instant, length: Duration, launches: u32, share: f64) {
         let (seconds, launches) = (length.as_secs_f64(), f64::from(launches));
-        self.last.push_back(Slice { ended, seconds, launches });
+        self.since.get_or_insert(ended - length);
+        self.last.push_back(Slice {
+            ended,
+            seconds: seconds / share,
+            launches: launches / share,
+            share,
+        });
         self.fastest = (self.fastest * FASTEST_FADES).max(launches / seconds.max(1e-3));
         while self.last.front().is_some_and(|first| ended - first.ended > WINDOW) {
             self.last.pop_front();
@@ -109,20 +127,24 @@ impl Slices {
     /// The rate of launches. `taken` is the share of its thread's time that counting takes: a thread that is always busy makes
     /// so many more while it is not observed.
     pub(crate) fn rate(&self, share: f64, taken: f64) -> Option<RateEstimate> {
-        let count = self.last.len() as f64;
-        let seconds: f64 = self.last.iter().map(|slice| slice.seconds).sum();
-        let launches: f64 = self.last.iter().map(|slice| slice.launches).sum();
-        if self.last.len() < LEAST_SLICES || seconds <= 0.0 || launches <= 0.0 {
+        let total = |of: fn(&Slice) -> f64| self.last.iter().map(of).sum::<f64>();
+        let (seconds, launches) = (total(|slice| slice.seconds), total(|slice| slice.launches));
+        let partial = || self.last.iter().filter(|slice| slice.share < 1.0);
+        let covered = self.last.back()?.ended - self.since?;
+        if partial().count() < LEAST_SLICES || covered < WINDOW || launches <= 0.0 {
             return None;
         }
+        let count = partial().count() as f64;
         let seen = launches / seconds;
-        let off = |slice: &Slice| (slice.launches - seen * slice.seconds).powi(2);
-        let variance = self.last.iter().map(off).sum::<f64>() * count / (count - 1.0);
-        let by_chance = 2.0 * (variance * (1.0 - share)).sqrt() / launches;
+        let off =
+            |slice: &Slice| (slice.launches - seen * slice.seconds).powi(2) * (1.0 - slice.share);
+        let variance = partial().map(off).sum::<f64>() * count / (count - 1.0);
+        let by_chance = 2.0 * variance.sqrt() / launches;
         let more = (1.0 - share) * taken / (1.0 - taken.min(0.9)) / 2.0;
-        // Phases that no slice saw take less than three slices' share of the time, with a probability of 95 %, and launch nothing, or
-        // as fast as any did.
-        let unseen = 3.0 / count * (self.fastest / seen - 1.0).max(1.0);
+        // Phases that no slice saw take less than three slices' share of the time in which there were pauses, with a probability of
+        // 95 %, and launch nothing, or as fast as any did.
+        let paused = partial().map(|slice| slice.seconds).sum::<f64>() / seconds;
+        let unseen = 3.0 / count * paused * (self.fastest / seen - 1.0).max(1.0);
         let (per_second, error) = (seen * (1.0 + more), by_chance + more + unseen);
         (error <= MOST_ERROR).then_some(RateEstimate { per_second, error })
     }
@@ -135,10 +157,18 @@ mod tests {
 
     const CHANGE: Duration = Duration::from_millis(40);
 
-    /// Observes a program for a minute; `made` says how many launches it made until when. The slices, as begin and end in
-    /// seconds, and what is said of the launches.
     fn observed(
         share: f64,
+        seed: u64,
+        made: impl Fn(f64) -> f64,
+    ) -> (Vec<(f64, f64)>, Option<RateEstimate>) {
+        observed_in(|_| share, seed, made)
+    }
+
+    /// Observes a program for a minute, in a share that changes; `made` says how many launches it made until when. The slices, as
+    /// begin and end in seconds, and what is said of the launches.
+    fn observed_in(
+        share: impl Fn(f64) -> f64,
         seed: u64,
         made: impl Fn(f64) -> f64,
     ) -> (Vec<(f64, f64)>, Option<RateEstimate>) {
@@ -146,14 +176,44 @@ mod tests {
         let (began, mut at, mut stretch, mut all) =
             (Instant::now(), 0.0, Stretch::default(), Vec::new());
         while at < 60.0 {
-            let (slice, pause) = stretch.next(share, CHANGE, 1, &mut random);
+            let (slice, pause) = stretch.next(share(at), CHANGE, 1, &mut random);
             let end = at + slice.as_secs_f64();
             let launches = (made(end) - made(at)).round();
-            slices.add(began + Duration::from_secs_f64(end), slice, launches as u32);
+            let ended = began + Duration::from_secs_f64(end);
+            slices.add(ended, slice, launches as u32, stretch.share());
             all.push((at, end));
             at = end + pause.as_secs_f64();
         }
-        (all, slices.rate(share, 0.0))
+        (all, slices.rate(stretch.share(), 0.0))
+    }
+
+    #[test]
+    fn a_drop_after_which_more_is_observed_counts_as_much_as_the_time_before() {
+        let made = |at: f64| at.min(55.0) * 30_000.0 + (at - 55.0).max(0.0) * 2_000.0;
+        let share = |at| if at < 55.0 { 0.3 } else { 0.9 };
+        let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
+        let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
+        assert!((mean / 16_000.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
+    }
+
+    #[test]
+    fn a_rise_after_which_less_is_observed_counts_no_more_than_the_time_before() {
+        let made = |at: f64| at.min(54.0) * 2_000.0 + (at - 54.0).max(0.0) * 30_000.0;
+        let share = |at| if at < 54.0 { 1.0 } else { 0.3 };
+        let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
+        let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
+        assert!((mean / 18_800.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
+    }
+
+    #[test]
+    fn the_rate_of_the_last_seconds_is_not_known_before_they_have_passed() {
+        let mut slices = Slices::default();
+        let began = Instant::now();
+        for number in 1..60 {
+            let ended = began + Duration::from_millis(number * 200);
+            slices.add(ended, Duration::from_millis(50), 5_000, 0.25);
+            assert_eq!(slices.rate(0.25, 0.0).is_some(), number > 50, "{number}");
+        }
     }
 
     #[test]
@@ -188,9 +248,9 @@ mod tests {
     fn what_counting_takes_of_a_busy_thread_is_part_of_the_error() {
         let mut slices = Slices::default();
         let began = Instant::now();
-        for number in 1..30 {
+        for number in 1..40 {
             let slice = Duration::from_millis(50);
-            slices.add(began + Duration::from_millis(number * 300), slice, 5_000);
+            slices.add(began + Duration::from_millis(number * 300), slice, 5_000, 0.2);
         }
         let rate = slices.rate(0.2, 0.2).unwrap();
         let (slow, fast) = (100_000.0, 120_000.0);

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Counts and rates of programs over the budget of probes: counts.py GPUCAUSE FOLDER ROUNDS [PROGRAM...]
+
+FOLDER is that of `install`, beside which the stand-ins are (`make debug-stand-ins`). Each program makes a known number of launches, which
+it prints over time. At the default settings no count may be above what was made, and it must be that where calls were observed all the
+time; a rate that is shown must be right within 3 %, or within its own error. Needs root.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+from exporter import Exporter, within
+from host import FIRST, step_back
+
+ADDRESS = "127.0.0.1:9449"
+# What a rate may be off where its own error is less.
+TOLERANCE = 0.03
+# A rate is that of so many seconds.
+WINDOW = 10.0
+# Seconds between readings of the page, and for which they go on after the program's last launch.
+EVERY, AFTER = 0.5, 3.0
+# Launches made while probes change may be seen twice or not at all.
+CHANGING = 4
+
+# Launches a second, 0 for as many as it can, and how many of them; None for a pause of so many seconds.
+PHASES = {
+    "burst": [(48_000, 200_000)],
+    "short_burst": [(0, 400_000)],
+    "drop": [(30_000, 360_000), (2_000, 30_000)],
+    "rise": [(2_000, 20_000), (30_000, 360_000)],
+    "bursts": [(30_000, 60_000), (None, 2)] * 6,
+    "calm": [(5_000, 50_000)],
+}
+# PyTorch's training for so many seconds and then a pause, so many times.
+TRAINING = {"training": (20, 0, 1), "training_with_pauses": (4, 3, 4)}
+THREADS, EACH = 8, 25_000
+# A launch of the stand-in runtime takes this long and makes one of the driver.
+LAUNCH = "cudaLaunchKernel:spin=1us;nest=1"
+
+
+def in_phases(phases):
+    launch = ctypes.CDLL("libcudart.so.12").cudaLaunchKernel
+    begins()
+    now, made, next_print = time.monotonic, 0, 0.0
+    for rate, count in phases:
+        if rate is None:
+            time.sleep(count)
+            print(now(), made, flush=True)
+            continue
+        begin = now()
+        for number in range(count):
+            while rate and now() < begin + number / rate:
+                pass
+            launch(None, 1, 1, 1, 1, None, 0, None)
+            made += 1
+            if now() > next_print:
+                print(now(), made, flush=True)
+                next_print = now() + 0.05
+        print(now(), made, flush=True)
+
+
+def training(seconds, pause, times):
+    import gpu
+    from training import Training
+
+    step = Training().step
+    for _ in range(5):
+        step()
+    gpu.never_the_limit()
+    begins()
+    before, end = gpu.launches(), 0.0
+    for _ in range(times):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            step()
+            print(time.monotonic(), gpu.launches() - before, flush=True)
+        time.sleep(pause)
+        print(time.monotonic(), gpu.launches() - before, flush=True)
+
+
+def begins():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(time.monotonic(), 0, flush=True)
+
+
+class Program:
+    """A running program and how many launches it had made when."""
+
+    def __init__(self, name, folder):
+        workload, stand_ins, site = folder.parent / "debug/gpucause-workload", folder.parent / "stand-ins", folder / "site"
+        subprocess.run([workload, "lay-out", stand_ins], check=True)
+        libraries = site / "nvidia/cu13/lib" if name in TRAINING else stand_ins
+        environment = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(libraries), "GPUCAUSE_FAKE": LAUNCH}
+        command = ["python3", "-B", "-W", "ignore", __file__, "--program", name]
+        if self_made := name == "threads":
+            command = [workload, "--wait", "--hold", "calls", "--threads", str(THREADS), "--calls", str(THREADS * EACH)]
+        self.child = subprocess.Popen([*FIRST, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.points, self.self_made = [], self_made
+        self.child.stdout.readline()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+
+    def go(self):
+        self.child.stdin.write("\n")
+        self.child.stdin.flush()
+        self.reader.start()
+
+    def read(self):
+        for line in self.child.stdout:
+            if line == "end\n":
+                break
+            if self.self_made:
+                self.points.append((time.monotonic(), json.loads(line)["calls"]["cudaLaunchKernel"]))
+                break
+            at, made = line.split()
+            self.points.append((float(at), int(made)))
+
+    def made(self, at):
+        """Returns how many launches it had made at a time."""
+        before = self.points[0]
+        for point in self.points:
+            if point[0] >= at:
+                part = (at - before[0]) / max(point[0] - before[0], 1e-9)
+                return before[1] + part * (point[1] - before[1])
+            before = point
+        return before[1]
+
+    def end(self):
+        self.child.kill()
+        self.child.wait()
+
+
+class Readings:
+    """Readings of the page about a process over time."""
+
+    def __init__(self, exporter, pid):
+        self.exporter, self.pid = exporter, pid
+        # Time, launches, seconds not observed, rate, its error.
+        self.readings = []
+
+    def read(self):
+        at, page = time.monotonic(), self.exporter.page()
+        total = lambda name: self.exporter.total(name, self.pid, page)
+        launches, missed = total("gpucause_launches_total"), total("gpucause_calls_unobserved_seconds_total")
+        rate = total("gpucause_launch_rate_estimate"), total("gpucause_launch_rate_estimate_error_ratio")
+        self.readings.append((at, launches, missed, *rate))
+
+    def partly_since(self):
+        """Returns when the first time began for which it was not observed."""
+        return next((at for at, _, missed, *_ in self.readings if missed > 0), None)
+
+
+def compared(readings, program):
+    """Returns what is wrong, and what was seen in words."""
+    _, launches, missed, *_ = readings.readings[-1]
+    made, wrong = program.points[-1][1], []
+    if launches > made + CHANGING:
+        wrong.append("a count above what was made")
+    if missed == 0 and abs(launches - made) > CHANGING:
+        wrong.append("a count that is not exact, of all the time")
+    errors, outside = [], 0
+    for at, _, _, rate, error in readings.readings:
+        begin = max(at - WINDOW, program.points[0][0])
+        if rate == 0 or at > program.points[-1][0]:
+            continue
+        truth = (program.made(at) - program.made(begin)) / (at - begin)
+        off = abs(rate / truth - 1) if truth else 1.0
+        errors.append(off)
+        outside += off > max(TOLERANCE, error)
+    if outside:
+        wrong.append(f"{outside} of {len(errors)} rates off by more than {TOLERANCE:.0%} and their own error")
+    within_tolerance = sum(off <= TOLERANCE for off in errors)
+    rates = f"{len(errors)} rates shown, {within_tolerance} within {TOLERANCE:.0%}, at most {max(errors):.1%} off" if errors else "no rate shown"
+    return wrong, f"{launches:.0f} of {made} launches, {missed:.1f} s not observed, {rates}"
+
+
+def run(name, binary, folder):
+    exporter = Exporter(binary, ADDRESS, "--nvml.off")
+    others = []
+    try:
+        exporter.starts()
+        program = Program(name, folder)
+        others.append(program)
+        if name == "calm":
+            # Neighbours must take nothing from it.
+            others.append(Program("short_burst", folder))
+        # Until probes are there.
+        attached = lambda: exporter.page().count('verdict="attached"') >= 1
+        within(20, attached)
+        time.sleep(2.0)
+        for other in others:
+            other.go()
+        readings = Readings(exporter, program.child.pid)
+        while program.reader.is_alive():
+            readings.read()
+            time.sleep(EVERY)
+        time.sleep(AFTER)
+        readings.read()
+        return compared(readings, program)
+    finally:
+        for other in others:
+            other.end()
+        exporter.end()
+
+
+def main():
+    binary, folder, rounds, *names = sys.argv[1:]
+    step_back()
+    failed = 0
+    for name in names or [*PHASES, "threads", *TRAINING]:
+        for number in range(int(rounds)):
+            wrong, seen = run(name, binary, pathlib.Path(folder).resolve())
+            failed += bool(wrong)
+            print(f"{name} {number + 1}: {'; '.join(wrong) or 'right'}: {seen}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--program"]:
+        name = sys.argv[2]
+        training(*TRAINING[name]) if name in TRAINING else in_phases(PHASES[name])
+        print("end", flush=True)
+        sys.stdin.read()
+    elif os.geteuid() != 0:
+        sys.exit("needs root, to load eBPF programs into the kernel")
+    else:
+        main()
