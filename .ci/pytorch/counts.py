@@ -19,7 +19,7 @@ from exporter import Exporter, within
 from host import FIRST, step_back
 
 ADDRESS = "127.0.0.1:9449"
-# What a rate may be off where its own error is less.
+# A rate may be off by this part where its own error is less.
 TOLERANCE = 0.03
 # A rate is that of so many seconds.
 WINDOW = 10.0
