@@ -25,7 +25,7 @@ pub mod nodes;
 pub mod other_exporters;
 pub mod otlp;
 pub mod peers;
-mod pid;
+mod pid_flag;
 pub mod privileges;
 mod progress;
 pub mod routes;

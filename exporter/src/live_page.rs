@@ -2,7 +2,7 @@
 //! The server renders all of it, so that it needs no script; `live.js` replaces its sections by newer ones. It is made of what the
 //! engine keeps for its evaluations anyway, when somebody requests it.
 
-mod frame;
+mod html;
 mod processes;
 mod table;
 mod timeline;
@@ -72,7 +72,7 @@ pub(crate) enum Hidden<'a> {
 pub(crate) fn page(head: &Head<'_>, body: Result<&Body, Hidden<'_>>, view: &View) -> String {
     let mut out = String::with_capacity(32 << 10);
     // Writing to a String cannot fail.
-    let _ = frame::write(&mut out, head, body, view);
+    let _ = html::write(&mut out, head, body, view);
     out
 }
 

@@ -45,6 +45,7 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 #include "other_process.bpf.h"
 #include "blame.bpf.h"
 #include "polled_lock.bpf.h"
+#include "lock_holder.bpf.h"
 #include "wait_end.bpf.h"
 #include "cpu_wait.bpf.h"
 #include "switch_in.bpf.h"

@@ -15,6 +15,7 @@ pub mod observation;
 pub mod observing;
 pub mod pipeline;
 pub mod process_details;
+pub mod process_identity;
 pub mod sampler;
 mod scrape_times;
 pub mod series;

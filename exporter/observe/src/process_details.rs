@@ -12,14 +12,13 @@ mod users;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_http::listeners::user_name;
-use procfs::FromRead as _;
-use procfs::process::Stat;
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::process_identity::is_that_process;
 use membership::{Membership, is_slurm_number};
 
 /// Details of processes beside their accounts.
@@ -264,30 +263,6 @@ fn exe(dir: &Path) -> String {
     let link = fs::read_link(dir.join("exe")).unwrap_or_default();
     let path = link.to_string_lossy();
     path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
-}
-
-/// `USER_HZ`, in which `/proc` reports times on every architecture that CUDA exists for.
-const TICKS_PER_SECOND: u64 = 100;
-
-const NS_PER_TICK: u64 = 1_000_000_000 / TICKS_PER_SECOND;
-
-const fn ticks(boottime: Nanos) -> u64 {
-    boottime.0 / NS_PER_TICK
-}
-
-/// Returns true if a folder of `/proc` is that of the process that started at this time, on the boot-time clock.
-pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
-    start_ticks(dir) == Some(ticks(started))
-}
-
-/// Returns true if a PID is now that of the process that started at this time.
-pub fn is_running(tgid: Tgid, started: Nanos) -> bool {
-    start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
-}
-
-/// When the process started, in clock ticks since boot.
-fn start_ticks(dir: &Path) -> Option<u64> {
-    Some(Stat::from_file(dir.join("stat")).ok()?.starttime)
 }
 
 #[cfg(test)]

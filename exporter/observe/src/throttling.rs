@@ -11,7 +11,7 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use crate::process_details::hierarchy::Hierarchy;
-use crate::process_details::is_that_process;
+use crate::process_identity::is_that_process;
 
 /// Throttling of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

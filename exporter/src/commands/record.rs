@@ -23,7 +23,7 @@ use tokio::time::MissedTickBehavior;
 use crate::commands::top::without_calls;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
-use crate::pid::{is_running, require_process};
+use crate::pid_flag::{has_not_ended, require_process};
 use crate::privileges;
 use crate::shutdown::shutdown_signal;
 use crate::version;
@@ -240,7 +240,7 @@ async fn follow(
         if end.is_some_and(|end| now >= end) {
             return Ok(End::Asked);
         }
-        if !args.pids.is_empty() && !args.pids.iter().any(|pid| is_running(*pid)) {
+        if !args.pids.is_empty() && !args.pids.iter().any(|pid| has_not_ended(*pid)) {
             return Ok(End::Processes);
         }
     }

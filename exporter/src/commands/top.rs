@@ -24,7 +24,7 @@ use gpucause_observe::sampler::SampleError;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
-use crate::pid::require_process;
+use crate::pid_flag::require_process;
 use crate::privileges;
 use crate::shutdown::shutdown_signal;
 use batch::Printer;

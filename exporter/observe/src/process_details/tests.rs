@@ -1,6 +1,7 @@
 //! Details of this test's own process, and of what is not there.
 
 use super::*;
+use crate::process_identity::{TICKS_PER_SECOND, start_ticks};
 use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::Comm;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use procfs::FromRead as _;
 use procfs::process::Stat;
 
-use super::NS_PER_TICK;
+use crate::process_identity::NS_PER_TICK;
 
 /// Times of threads that take longer to read are not of one time.
 const MAX_READ: Duration = Duration::from_millis(20);

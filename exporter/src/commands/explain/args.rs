@@ -48,7 +48,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub since: Option<Duration>,
     /// Only chains in which this process is the victim, and after those the ones that it is only the culprit of; of a file also only rows of it and its culprits [default: all; of a file of record --pid its processes]
-    #[arg(long, value_name = "PID", value_parser = crate::pid::parse)]
+    #[arg(long, value_name = "PID", value_parser = crate::pid_flag::parse)]
     pub pid: Option<u32>,
     /// Only chains that reached this severity in the asked period: low, medium, high or critical
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]

@@ -37,7 +37,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]
     pub since: Option<Duration>,
     /// Only this process, on every node that has it
-    #[arg(long, value_name = "PID", value_parser = crate::pid::parse)]
+    #[arg(long, value_name = "PID", value_parser = crate::pid_flag::parse)]
     pub pid: Option<u32>,
     /// Only events that take at least this long, such as 50us or 2ms
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration::parse_short)]

@@ -42,7 +42,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_length)]
     pub duration: Option<Duration>,
     /// Record single events of this process only, and until it ends; may be repeated. Accounts are of all processes, as a culprit may be any
-    #[arg(long = "pid", value_name = "PID", value_parser = crate::pid::parse)]
+    #[arg(long = "pid", value_name = "PID", value_parser = crate::pid_flag::parse)]
     pub pids: Vec<u32>,
     /// Name of this node in the file [default: that of the host]
     #[arg(long, value_name = "NAME")]

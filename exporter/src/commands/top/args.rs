@@ -28,7 +28,7 @@ pub struct TopArgs {
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
     /// Show this process only
-    #[arg(short, long, value_name = "PID", value_parser = crate::pid::parse)]
+    #[arg(short, long, value_name = "PID", value_parser = crate::pid_flag::parse)]
     pub pid: Option<u32>,
     /// Flags of the probes.
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Values of `--pid`.
+//! Values of `--pid`. Whether a PID is still that of the same process is asked in `process_identity.rs` of `gpucause-observe`.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
 }
 
 /// Returns true if a process has this PID and has not ended. A zombie has ended, unless only its main thread has ended.
-pub(crate) fn is_running(pid: u32) -> bool {
+pub(crate) fn has_not_ended(pid: u32) -> bool {
     match Stat::from_file(format!("/proc/{pid}/stat")) {
         Ok(stat) => !matches!(stat.state, 'Z' | 'X') || stat.num_threads > 1,
         Err(ProcError::NotFound(_)) => false,
@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn a_process_that_has_ended_is_not_running_even_before_it_is_reaped() {
-        assert!(is_running(std::process::id()) && !is_running(u32::MAX));
+        assert!(has_not_ended(std::process::id()) && !has_not_ended(u32::MAX));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let begin = std::time::Instant::now();
-        while is_running(child.id()) {
+        while has_not_ended(child.id()) {
             assert!(begin.elapsed().as_secs() < 10);
             std::thread::yield_now();
         }

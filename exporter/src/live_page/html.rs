@@ -1,4 +1,4 @@
-//! The frame of the page: its head, and a section for each subject.
+//! HTML of the page: its head, and a section for each subject.
 
 use std::fmt::{self, Write};
 
