@@ -41,9 +41,25 @@ static __noinline int begin_reclaim(void)
 
 	COUNT_RUN(MEMORY);
 	thread = current_thread();
-	if (thread)
-		thread->reclaim_since_ns = bpf_ktime_get_ns();
+	if (!thread)
+		return 0;
+	thread->reclaim_offcpu_ns = *(volatile __u64 *)&thread->offcpu_total_ns;
+	thread->reclaim_since_ns = bpf_ktime_get_ns();
 	return 0;
+}
+
+/* A thread that frees memory for its own page runs in the kernel, but not for its program: it waits for the page. */
+static __always_inline void charge_reclaim(struct thread *thread, __u64 since, __u64 now)
+{
+	__u64 offcpu = *(volatile __u64 *)&thread->offcpu_total_ns - thread->reclaim_offcpu_ns;
+	__u32 phase = thread->phase;
+	__u64 ran = now - since;
+
+	if (!thread->account_since_ns || thread->account_since_ns > since || offcpu >= ran)
+		return;
+	ran -= offcpu;
+	account_add(thread, phase, STATE_RUNNING, -ran);
+	account_add(thread, phase, STATE_OFF(REASON_PAGE_FAULT), ran);
 }
 
 static __noinline int end_reclaim(void)
@@ -66,6 +82,7 @@ static __noinline int end_reclaim(void)
 		count_self(SELF_CLOCK_UNDERFLOW);
 		return 0;
 	}
+	charge_reclaim(thread, since, now);
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)

@@ -22,6 +22,8 @@
 #define TASK_FROZEN 0x8000
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
+/* In `flags`: it frees memory, for a page of its own or for the kernel. */
+#define PF_MEMALLOC 0x800
 
 /* Futex commands, without flags. */
 #define FUTEX_COMMAND 0x7f
@@ -210,6 +212,8 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
 		return REASON_STOPPED;
+	if (task->flags & PF_MEMALLOC)
+		return REASON_PAGE_FAULT;
 	in_iowait = BPF_CORE_READ_BITFIELD(task, in_iowait);
 	if (number < 0) {
 		if (task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES))

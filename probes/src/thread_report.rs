@@ -54,6 +54,9 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     }
     let rest = missing(wall, &cells);
     cells[running] = cells[running].saturating_add_signed(rest);
+    let reclaimed = reclaimed(now, thread).min(cells[running]);
+    cells[running] -= reclaimed;
+    cells[running / STATES * STATES + State::Off(Reason::PageFault).index()] += reclaimed;
     (time_account(&AccountRecord { cells_ns: cells }), Nanos(wall))
 }
 
@@ -73,6 +76,17 @@ fn is_negative(cell: u64) -> bool {
 
 fn missing(wall: u64, cells: &[u64; ACCOUNT_CELLS]) -> i64 {
     cells.iter().fold(wall, |rest, &ns| rest.wrapping_sub(ns)).cast_signed()
+}
+
+/// How long the thread has run to free memory, of what its account still has as running time.
+fn reclaimed(now: u64, thread: &ThreadRecord) -> u64 {
+    let since = thread.reclaim_since_ns;
+    if since == 0 || since < thread.account_since_ns {
+        return 0;
+    }
+    let until = if thread.off_since_ns == 0 { now } else { thread.off_since_ns };
+    let offcpu = thread.offcpu_total_ns.wrapping_sub(thread.reclaim_offcpu_ns);
+    until.saturating_sub(since).saturating_sub(offcpu)
 }
 
 /// The states of the current off-CPU stretch.
@@ -133,6 +147,21 @@ mod tests {
         assert_eq!(wall, Nanos(700));
         assert_eq!(time.at(Phase::Host, State::Running), Nanos(500));
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(200));
+    }
+
+    #[test]
+    fn a_thread_that_frees_memory_waits_for_a_page_though_it_runs() {
+        let record = record(&[(Phase::Launch, State::Running, 0u64.wrapping_sub(1_000))]);
+        let thread = ThreadRecord {
+            reclaim_since_ns: 1_200,
+            reclaim_offcpu_ns: 7_000,
+            offcpu_total_ns: 7_100,
+            ..thread(record)
+        };
+        let (time, wall) = settle(1_700, &thread);
+        assert_eq!(time.at(Phase::Launch, State::Running), Nanos(300));
+        assert_eq!(time.at(Phase::Launch, State::Off(Reason::PageFault)), Nanos(400));
+        assert_eq!(wall, Nanos(700));
     }
 
     #[test]

@@ -290,6 +290,8 @@ records! {
         ran_before_ns: u64,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
+        /// Its `offcpu_total_ns` then. Written by the reclaim programs.
+        reclaim_offcpu_ns: u64,
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
         slot: u32,
         slot_cpu: u32,

@@ -43,7 +43,8 @@ shared_enum! {
         Futex = "futex",
         /// Blocked on a file or block device.
         Io = "io",
-        /// Blocked outside any system call: the kernel was fetching a page.
+        /// Blocked outside any system call: the kernel was fetching a page. Also blocked while it freed memory, in a system call or not, and
+        /// of a dispatcher thread the time in which it ran for that.
         PageFault = "page_fault",
         /// Blocked in `ioctl`, the way into GPU drivers.
         GpuDriver = "gpu_driver",

@@ -18,7 +18,7 @@ const TRIES: usize = 3;
 /// How long a workload is observed while it works.
 const OBSERVATION: Duration = Duration::from_millis(700);
 
-fn off(account: &TimeAccount, reason: Reason) -> u64 {
+pub(crate) fn off(account: &TimeAccount, reason: Reason) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, State::Off(reason)).0).sum()
 }
 

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_abi::state::Fault;
+use gpucause_abi::state::{Fault, Reason};
 use gpucause_probes::Options;
 
 use crate::cgroup::Cgroup;
+use crate::dispatcher::off;
 use crate::observe::{Observed, until};
 use crate::workload::{StandIns, Workload, number};
 
@@ -112,8 +113,15 @@ fn freeing_memory_for_a_cgroup_at_its_limit_takes_the_time_of_who_is_in_it() -> 
     limited.go()?;
     limited.result()?;
     let wall = u64::try_from(started.elapsed().as_nanos())?;
-    let reclaim = observed.process(limited.pid())?.measures.direct_reclaim.0;
+    let process = observed.process(limited.pid())?;
+    let reclaim = process.measures.direct_reclaim.0;
     ensure!(reclaim > 0 && reclaim < wall, "{reclaim} ns in {wall} ns");
+    // Its thread waits for a page, though it runs, or for a disk or a CPU.
+    let time = &process.dispatchers[0].time;
+    let reasons = [Reason::PageFault, Reason::Preempted, Reason::Runqueue];
+    let waited: u64 = reasons.map(|reason| off(time, reason)).iter().sum();
+    ensure!(off(time, Reason::PageFault) > 0, "{time:?}");
+    ensure!(waited >= reclaim / 10 * 9, "{waited} of {reclaim} ns: {time:?}");
     free.go()?;
     free.result()?;
     assert_eq!(observed.process(free.pid())?.measures.direct_reclaim.0, 0);

@@ -1,4 +1,4 @@
-//! The victim waited for pages: of files, of swap, or for memory to be reclaimed.
+//! The victim waited for pages: of files, of swap, or for memory to be freed, which it does itself where a limit is reached.
 
 use gpucause_abi::state::Reason;
 
@@ -35,8 +35,8 @@ fn words(blocking: &Blocking) -> Words {
         },
         Blocking { .. } => Words {
             by: "memory",
-            sentence: "Page faults took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
-                       {explained_share|percent} of its {effect}.",
+            sentence: "Page faults and freeing memory for its pages took {taken_share|percent} of the last {window_seconds|seconds} of \
+                       {comm} and explain {explained_share|percent} of its {effect}.",
             fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for \
                   memory pressure.",
         },
@@ -46,7 +46,7 @@ fn words(blocking: &Blocking) -> Words {
 pub(super) const RULE: Rule = Rule {
     cause: Cause::PageFault,
     reads: &OFF_CPU_ACCOUNTS,
-    needs: "waits in page faults are part of an effect",
+    needs: "waits in page faults, or time in which the thread frees memory for its pages, are part of an effect",
     during_warm_up: false,
     evaluate,
 };

@@ -195,7 +195,8 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     let all = total(waits.iter().map(|wait| wait.total));
     let served = |wait: &&Wait| wait.tgid.is_some() && ratio(wait.total, all) >= MOST;
     let server = waits.iter().find(served).and_then(culprit_of);
-    let file_share = ratio(total(waits.iter().map(|wait| wait.held)), all);
+    // Time in which it ran to free memory is in no wait.
+    let file_share = ratio(total(waits.iter().map(|wait| wait.held)), all.max(share.time));
     let disk = share.effect.delta(process).busiest_disk();
     let disk_share = disk.map_or(0.0, |disk| ratio(disk.time, share.time));
     let blocking = Blocking { server, file_share, disk_share };

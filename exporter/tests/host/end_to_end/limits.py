@@ -1,13 +1,14 @@
 """Launches kernels, and from the first line of input on shares what its limit leaves: LIBRARY KIND
 
 KIND says with whom: `pool` (threads that never rest), `cpu-pool` (these, on one CPU by their own mask), `worker` (processes of its own) or
-`nobody`. An `indexer` is a neighbour that computes.
+`nobody`. A `writer` writes more to a file than its limit of memory leaves. An `indexer` is a neighbour that computes.
 """
 
 import ctypes
 import hashlib
 import os
 import sys
+import tempfile
 import threading
 import time
 
@@ -45,11 +46,16 @@ def index():
     computes(FOREVER)
 
 
+writes = threading.Event()
+WRITTEN, MOST_WRITTEN = bytes(4 << 20), 256 << 20
+
+
 STARTS = {
     "pool": pool,
     "cpu-pool": pool_on_one_cpu,
     "worker": worker,
     "nobody": lambda: None,
+    "writer": lambda: writes.set(),
 }
 
 
@@ -63,7 +69,12 @@ def start():
 def launch():
     cudart = ctypes.CDLL(LIBRARY)
     threading.Thread(target=start, daemon=True).start()
+    # Not in memory, as a file of tmpfs is.
+    file = tempfile.TemporaryFile(dir="/var/tmp", buffering=0)
     while True:
+        if writes.is_set():
+            file.seek(file.tell() % MOST_WRITTEN)
+            file.write(WRITTEN)
         cudart.cudaLaunchKernel(None, 1, 1, 1, 1, None, 0, None)
         time.sleep(0.0005)
 

@@ -86,6 +86,32 @@ fn a_worker_or_a_neighbour_that_uses_up_the_cpu_limit_is_named() {
     is_named(&exporter, &pid, "tokenizer", &["Have its workers do less"]);
 }
 
+/// In such a write the thread itself waits for a disk, but it is memory that it lacks.
+#[test]
+#[ignore = "takes a while: make test-waits has it"]
+fn a_thread_that_frees_memory_at_the_limit_of_its_cgroup_lacks_memory_and_no_disk() {
+    let (exporter, _keeper) = observed();
+    let unified = [("memory.max", "67108864")];
+    let limits = [("memory.limit_in_bytes", "67108864")];
+    let limit = Cgroup::limited("memory", &limits, &unified).unwrap();
+    let (mut python, pid) = warm(&exporter, Some(&limit), &["writer"]);
+    go(&mut python);
+    let chain = until("a chain of the lack of memory", || chain_of(&exporter, &pid, "page_fault"));
+    let sentence = chain["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("Page faults and freeing memory for its pages took "),
+        "{sentence}"
+    );
+    let fix = chain["fix"].as_str().unwrap();
+    assert!(fix.contains("more memory") || fix.contains("memory limit"), "{fix}");
+    let taken = |cause| {
+        let labels = [("pid", &*pid), ("cause", cause)];
+        exporter.samples().sum("gpucause_causal_chain_seconds_total", &labels)
+    };
+    let [memory, disk] = ["page_fault", "block_io"].map(taken);
+    assert!(disk < memory / 5.0, "{memory} s and {disk} s");
+}
+
 #[test]
 #[ignore = "takes a while: make test-waits has it"]
 fn a_job_that_is_on_one_cpu_of_many_by_its_own_mask_is_given_the_command_that_ends_that() {
