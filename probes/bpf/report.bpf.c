@@ -33,6 +33,7 @@ int report_threads(struct bpf_iter__task *ctx)
 		return 0;
 	report.proc_id = *proc_id;
 	report.tid = task->pid;
+	report.frees_memory = !!(task->flags & PF_MEMALLOC);
 	report.faults[FAULT_MINOR] = task->min_flt;
 	report.faults[FAULT_MAJOR] = task->maj_flt;
 	/* A leader remains until all other threads have exited, which are added here. */

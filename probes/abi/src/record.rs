@@ -151,7 +151,8 @@ records! {
         faults: [u64; FAULTS],
         /// 1 when a [`ThreadRecord`] follows.
         has_record: u32,
-        pad: u32,
+        /// 1 while it frees memory.
+        frees_memory: u32,
     }
 
     /// One life of a process image. `ctx_switches` is `[role][kind]`.

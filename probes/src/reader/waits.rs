@@ -158,8 +158,12 @@ fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> 
         let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
         let mut thread = None;
         if head.has_record != 0 {
-            let record: ThreadRecord =
+            let mut record: ThreadRecord =
                 decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
+            if head.frees_memory == 0 {
+                // The end of that was not seen, as when probes were detached.
+                record.reclaim_since_ns = 0;
+            }
             thread = Some(thread_of(&head, &record, links));
         }
         reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
