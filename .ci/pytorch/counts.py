@@ -37,6 +37,8 @@ PHASES = {
     "bursts": [(30_000, 60_000), (None, 2)] * 6,
     "calm": [(5_000, 50_000)],
 }
+# Beside this neighbour, which must be over its budget alone.
+BESIDE = {"calm": "burst"}
 # PyTorch's training for so many seconds and then a pause, so many times.
 TRAINING = {"training": (20, 0, 1), "training_with_pauses": (4, 3, 4)}
 THREADS, EACH = 8, 25_000
@@ -74,7 +76,7 @@ def training(seconds, pause, times):
         step()
     gpu.never_the_limit()
     begins()
-    before, end = gpu.launches(), 0.0
+    before = gpu.launches()
     for _ in range(times):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -102,7 +104,7 @@ class Program:
         if self_made := name == "threads":
             command = [workload, "--wait", "--hold", "calls", "--threads", str(THREADS), "--calls", str(THREADS * EACH)]
         self.child = subprocess.Popen([*FIRST, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        self.points, self.self_made = [], self_made
+        self.points, self.self_made, self.ended = [], self_made, False
         self.child.stdout.readline()
         self.reader = threading.Thread(target=self.read, daemon=True)
 
@@ -114,9 +116,11 @@ class Program:
     def read(self):
         for line in self.child.stdout:
             if line == "end\n":
+                self.ended = True
                 break
             if self.self_made:
-                self.points.append((time.monotonic(), json.loads(line)["calls"]["cudaLaunchKernel"]))
+                # Nothing is known of when it made them.
+                self.points, self.ended = [(time.monotonic(), json.loads(line)["calls"]["cudaLaunchKernel"])], True
                 break
             at, made = line.split()
             self.points.append((float(at), int(made)))
@@ -141,7 +145,9 @@ class Readings:
 
     def __init__(self, exporter, pid):
         self.exporter, self.pid = exporter, pid
-        # Time, launches, seconds not observed, rate, its error.
+        # Launches before the program began to count its own, as those to warm up.
+        self.before = exporter.launches(pid)
+        # Time, launches since then, seconds not observed, rate, its error.
         self.readings = []
 
     def read(self):
@@ -149,19 +155,17 @@ class Readings:
         total = lambda name: self.exporter.total(name, self.pid, page)
         launches, missed = total("gpucause_launches_total"), total("gpucause_calls_unobserved_seconds_total")
         rate = total("gpucause_launch_rate_estimate"), total("gpucause_launch_rate_estimate_error_ratio")
-        self.readings.append((at, launches, missed, *rate))
-
-    def partly_since(self):
-        """Returns when the first time began for which it was not observed."""
-        return next((at for at, _, missed, *_ in self.readings if missed > 0), None)
+        self.readings.append((at, launches - self.before, missed, *rate))
 
 
 def compared(readings, program):
     """Returns what is wrong, and what was seen in words."""
     _, launches, missed, *_ = readings.readings[-1]
-    made, wrong = program.points[-1][1], []
+    made, wrong = program.points[-1][1], [] if program.ended else ["it did not end"]
     if launches > made + CHANGING:
         wrong.append("a count above what was made")
+    if missed > 0 and launches == 0:
+        wrong.append("nothing was seen")
     if missed == 0 and abs(launches - made) > CHANGING:
         wrong.append("a count that is not exact, of all the time")
     errors, outside = [], 0
@@ -182,30 +186,33 @@ def compared(readings, program):
 
 def run(name, binary, folder):
     exporter = Exporter(binary, ADDRESS, "--nvml.off")
-    others = []
+    started = []
     try:
         exporter.starts()
-        program = Program(name, folder)
-        others.append(program)
-        if name == "calm":
-            # Neighbours must take nothing from it.
-            others.append(Program("short_burst", folder))
-        # Until probes are there.
-        attached = lambda: exporter.page().count('verdict="attached"') >= 1
-        within(20, attached)
+        for own in filter(None, (name, BESIDE.get(name))):
+            started.append(Program(own, folder))
+        if not within(20, lambda: exporter.page().count('verdict="attached"') > 0):
+            return ["no probes are attached"], "nothing"
+        # Also those of the library that was mapped last.
         time.sleep(2.0)
-        for other in others:
-            other.go()
-        readings = Readings(exporter, program.child.pid)
-        while program.reader.is_alive():
-            readings.read()
+        all_readings = [Readings(exporter, program.child.pid) for program in started]
+        for program in started:
+            program.go()
+        while any(program.reader.is_alive() for program in started):
+            for readings in all_readings:
+                readings.read()
             time.sleep(EVERY)
         time.sleep(AFTER)
-        readings.read()
-        return compared(readings, program)
+        for readings in all_readings:
+            readings.read()
+        wrong, seen = compared(all_readings[0], started[0])
+        missed = [readings.readings[-1][2] for readings in all_readings]
+        if len(missed) > 1 and not missed[0] == 0 < missed[1]:
+            wrong.append(f"not observed for {missed[0]:.1f} s, and its neighbour for {missed[1]:.1f} s")
+        return wrong, seen
     finally:
-        for other in others:
-            other.end()
+        for program in started:
+            program.end()
         exporter.end()
 
 

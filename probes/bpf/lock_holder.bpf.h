@@ -3,34 +3,6 @@
  * are polled are in polled_lock.bpf.h, those of the kernel in kernel_lock.bpf.h. */
 #pragma once
 
-/* Sets the `waker` to blame for a wait of this reason. */
-static __always_inline void settle_waker(struct thread *thread, __u32 reason)
-{
-	__u32 needed;
-
-	switch (reason) {
-	case REASON_FUTEX:
-	case REASON_LOCK:
-	case REASON_CHILD:
-		needed = WAKES_FUTEX;
-		break;
-	case REASON_POLL:
-	case REASON_NET:
-		needed = WAKES_FD;
-		break;
-	case REASON_KERNEL_LOCK:
-		needed = HOLDS_LOCK;
-		break;
-	case REASON_OTHER:
-		needed = WAKES_FUTEX | WAKES_FD | RELEASES_FILE_LOCK;
-		break;
-	default:
-		needed = WAKES_FILES;
-	}
-	if (!(thread->wakes & needed))
-		set_nobody(&thread->waker, NAME_KERNEL);
-}
-
 /* How much of a futex wait from `since` to `woken` the thread that ended it was busy, or held the lock that it is for. */
 static __always_inline __u64 held_of(const struct thread *thread, __u32 reason, __u64 since, __u64 woken)
 {

@@ -31,6 +31,34 @@ static __always_inline void end_wait(struct thread *thread, __u32 reason, __u64 
 	take_lock(thread, woken);
 }
 
+/* Sets the `waker` to blame for a wait of this reason. */
+static __always_inline void settle_waker(struct thread *thread, __u32 reason)
+{
+	__u32 needed;
+
+	switch (reason) {
+	case REASON_FUTEX:
+	case REASON_LOCK:
+	case REASON_CHILD:
+		needed = WAKES_FUTEX;
+		break;
+	case REASON_POLL:
+	case REASON_NET:
+		needed = WAKES_FD;
+		break;
+	case REASON_KERNEL_LOCK:
+		needed = HOLDS_LOCK;
+		break;
+	case REASON_OTHER:
+		needed = WAKES_FUTEX | WAKES_FD | RELEASES_FILE_LOCK;
+		break;
+	default:
+		needed = WAKES_FILES;
+	}
+	if (!(thread->wakes & needed))
+		set_nobody(&thread->waker, NAME_KERNEL);
+}
+
 /* A blocked wait from `since` to `woken` is over. */
 VERIFIED_ONCE int blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {

@@ -22,7 +22,7 @@
 #define TASK_FROZEN 0x8000
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
-/* In `flags`: it frees memory, for a page of its own or for the kernel. */
+/* In `flags`: it frees memory, or moves pages to have larger ones. */
 #define PF_MEMALLOC 0x800
 
 /* Futex commands, without flags. */
@@ -212,7 +212,7 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
 		return REASON_STOPPED;
-	if (task->flags & PF_MEMALLOC)
+	if (thread->reclaim_since_ns && task->flags & PF_MEMALLOC)
 		return REASON_PAGE_FAULT;
 	in_iowait = BPF_CORE_READ_BITFIELD(task, in_iowait);
 	if (number < 0) {

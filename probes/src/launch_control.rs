@@ -371,11 +371,11 @@ impl LaunchControl {
         own.observed += now - since.max(self.opened);
         own.presence = Presence::Paused { until: now + own.pause };
         let rate = match own.budget.rung() {
-            Rung::PartTime(share) => {
+            Rung::PartTime(_) => {
                 let made = launches.wrapping_sub(before);
                 own.slices.add(now, now - since, made, own.stretch.share());
                 let taken = own.budget.counting_load(own.coldness.cost(&self.costs));
-                own.slices.rate(share, taken)
+                own.slices.rate(taken)
             }
             _ => None,
         };

@@ -7,7 +7,7 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadRecord};
 use gpucause_abi::snapshot::TimeAccount;
-use gpucause_abi::state::{Reason, State};
+use gpucause_abi::state::{Reason, Role, State};
 
 /// Longest time to copy a record: a cell exceeding wall time by more was copied in two parts.
 const COPYING: u64 = 100_000_000;
@@ -81,7 +81,7 @@ fn missing(wall: u64, cells: &[u64; ACCOUNT_CELLS]) -> i64 {
 /// How long the thread has run to free memory, of what its account still has as running time.
 fn reclaimed(now: u64, thread: &ThreadRecord) -> u64 {
     let since = thread.reclaim_since_ns;
-    if since == 0 || since < thread.account_since_ns {
+    if thread.role != Role::Dispatcher as u32 || since == 0 || since < thread.account_since_ns {
         return 0;
     }
     let until = if thread.off_since_ns == 0 { now } else { thread.off_since_ns };
@@ -153,6 +153,7 @@ mod tests {
     fn a_thread_that_frees_memory_waits_for_a_page_though_it_runs() {
         let record = record(&[(Phase::Launch, State::Running, 0u64.wrapping_sub(1_000))]);
         let thread = ThreadRecord {
+            role: Role::Dispatcher as u32,
             reclaim_since_ns: 1_200,
             reclaim_offcpu_ns: 7_000,
             offcpu_total_ns: 7_100,

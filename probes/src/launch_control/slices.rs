@@ -126,7 +126,7 @@ impl Slices {
 
     /// The rate of launches. `taken` is the share of its thread's time that counting takes: a thread that is always busy makes
     /// so many more while it is not observed.
-    pub(crate) fn rate(&self, share: f64, taken: f64) -> Option<RateEstimate> {
+    pub(crate) fn rate(&self, taken: f64) -> Option<RateEstimate> {
         let total = |of: fn(&Slice) -> f64| self.last.iter().map(of).sum::<f64>();
         let (seconds, launches) = (total(|slice| slice.seconds), total(|slice| slice.launches));
         let partial = || self.last.iter().filter(|slice| slice.share < 1.0);
@@ -140,7 +140,8 @@ impl Slices {
             |slice: &Slice| (slice.launches - seen * slice.seconds).powi(2) * (1.0 - slice.share);
         let variance = partial().map(off).sum::<f64>() * count / (count - 1.0);
         let by_chance = 2.0 * variance.sqrt() / launches;
-        let more = (1.0 - share) * taken / (1.0 - taken.min(0.9)) / 2.0;
+        let unobserved = total(|slice| slice.launches * (1.0 - slice.share)) / launches;
+        let more = unobserved * taken / (1.0 - taken.min(0.9)) / 2.0;
         // Phases that no slice saw take less than three slices' share of the time in which there were pauses, with a probability of
         // 95 %, and launch nothing, or as fast as any did.
         let paused = partial().map(|slice| slice.seconds).sum::<f64>() / seconds;
@@ -184,7 +185,7 @@ mod tests {
             all.push((at, end));
             at = end + pause.as_secs_f64();
         }
-        (all, slices.rate(stretch.share(), 0.0))
+        (all, slices.rate(0.0))
     }
 
     #[test]
@@ -212,7 +213,7 @@ mod tests {
         for number in 1..60 {
             let ended = began + Duration::from_millis(number * 200);
             slices.add(ended, Duration::from_millis(50), 5_000, 0.25);
-            assert_eq!(slices.rate(0.25, 0.0).is_some(), number > 50, "{number}");
+            assert_eq!(slices.rate(0.0).is_some(), number > 50, "{number}");
         }
     }
 
@@ -252,7 +253,7 @@ mod tests {
             let slice = Duration::from_millis(50);
             slices.add(began + Duration::from_millis(number * 300), slice, 5_000, 0.2);
         }
-        let rate = slices.rate(0.2, 0.2).unwrap();
+        let rate = slices.rate(0.2).unwrap();
         let (slow, fast) = (100_000.0, 120_000.0);
         let within = |truth: f64| (truth / rate.per_second - 1.0).abs() <= rate.error + 1e-9;
         assert!(within(slow) && within(fast) && rate.error < 0.21, "{rate:?}");

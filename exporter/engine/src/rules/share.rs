@@ -192,11 +192,13 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     let share =
         best(context, process, wait.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
     let waits = process.waits_of(share.tid, share.effect, &reasons);
-    let all = total(waits.iter().map(|wait| wait.total));
+    let waited = total(waits.iter().map(|wait| wait.total));
+    // Time in which a thread ran to free memory is in no wait. An effect on calls of several threads has none of it.
+    let runs = wait.reason == Reason::PageFault && share.effect.tid.is_some();
+    let all = if runs { waited.max(share.time) } else { waited };
     let served = |wait: &&Wait| wait.tgid.is_some() && ratio(wait.total, all) >= MOST;
     let server = waits.iter().find(served).and_then(culprit_of);
-    // Time in which it ran to free memory is in no wait.
-    let file_share = ratio(total(waits.iter().map(|wait| wait.held)), all.max(share.time));
+    let file_share = ratio(total(waits.iter().map(|wait| wait.held)), all);
     let disk = share.effect.delta(process).busiest_disk();
     let disk_share = disk.map_or(0.0, |disk| ratio(disk.time, share.time));
     let blocking = Blocking { server, file_share, disk_share };

@@ -142,6 +142,22 @@ fn page_faults_that_read_files_are_no_lack_of_memory() {
 }
 
 #[test]
+fn time_in_which_a_thread_frees_memory_is_no_wait_for_a_file_or_its_server() {
+    for ended_by in [KERNEL, Task("archive-mount", 300, Relation::Other)] {
+        let mut host = trained();
+        host.run(FAULT_WINDOWS, |train| {
+            steady(train);
+            train.off(Phase::Host, Reason::PageFault, 880 * MS);
+            train.waits(Reason::PageFault, ended_by, 20 * MS, 20 * MS);
+        });
+        let chain = host.only(Cause::PageFault);
+        assert!(chain.sentence.contains("freeing memory"), "{}", chain.sentence);
+        assert!(chain.fix.contains("more memory"), "{}", chain.fix);
+        assert_eq!(chain.culprit, None);
+    }
+}
+
+#[test]
 fn waits_for_files_name_a_device_only_where_one_was_busy() {
     let host = waiting(Reason::Io, KERNEL, 0);
     let chain = host.only(Cause::BlockIo);
