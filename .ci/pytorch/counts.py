@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -42,6 +43,9 @@ BESIDE = {"calm": "burst"}
 # PyTorch's training for so many seconds and then a pause, so many times.
 TRAINING = {"training": (20, 0, 1), "training_with_pauses": (4, 3, 4)}
 THREADS, EACH = 8, 25_000
+ATTACHED = r'gpucause_probe_status{[^}]*probe="call"[^}]*libcudart[^}]*verdict="attached[^}]*} 1'
+# Programs whose rate is the same at all times; the part of their launches that is seen is that of the time, within this part of it.
+STEADY, LEAST_OF_SHARE = ("burst", "training"), 0.7
 # A launch of the stand-in runtime takes this long and makes one of the driver.
 LAUNCH = "cudaLaunchKernel:spin=1us;nest=1"
 
@@ -158,7 +162,7 @@ class Readings:
         self.readings.append((at, launches - self.before, missed, *rate))
 
 
-def compared(readings, program):
+def compared(name, readings, program):
     """Returns what is wrong, and what was seen in words."""
     _, launches, missed, *_ = readings.readings[-1]
     made, wrong = program.points[-1][1], [] if program.ended else ["it did not end"]
@@ -166,12 +170,15 @@ def compared(readings, program):
         wrong.append("a count above what was made")
     if missed > 0 and launches == 0:
         wrong.append("nothing was seen")
+    lasted = program.points[-1][0] - program.points[0][0]
+    if missed > 0 and name in STEADY and launches < LEAST_OF_SHARE * max(1 - missed / lasted, 0) * made:
+        wrong.append("fewer than the part of the time that was observed")
     if missed == 0 and abs(launches - made) > CHANGING:
         wrong.append("a count that is not exact, of all the time")
     errors, outside = [], 0
     for at, _, _, rate, error in readings.readings:
         begin = max(at - WINDOW, program.points[0][0])
-        if rate == 0 or at > program.points[-1][0]:
+        if rate == 0 or program.self_made or at > program.points[-1][0]:
             continue
         truth = (program.made(at) - program.made(begin)) / (at - begin)
         off = abs(rate / truth - 1) if truth else 1.0
@@ -188,12 +195,13 @@ def run(name, binary, folder):
     exporter = Exporter(binary, ADDRESS, "--nvml.off")
     started = []
     try:
-        exporter.starts()
+        if not exporter.starts() or exporter.child.poll() is not None:
+            return ["the exporter does not start"], "nothing"
         for own in filter(None, (name, BESIDE.get(name))):
             started.append(Program(own, folder))
-        if not within(20, lambda: exporter.page().count('verdict="attached"') > 0):
+        if not within(20, lambda: re.search(ATTACHED, exporter.page())):
             return ["no probes are attached"], "nothing"
-        # Also those of the library that was mapped last.
+        # Also those of the driver.
         time.sleep(2.0)
         all_readings = [Readings(exporter, program.child.pid) for program in started]
         for program in started:
@@ -205,7 +213,8 @@ def run(name, binary, folder):
         time.sleep(AFTER)
         for readings in all_readings:
             readings.read()
-        wrong, seen = compared(all_readings[0], started[0])
+        found = [compared(*each) for each in zip((name, BESIDE.get(name)), all_readings, started)]
+        wrong, seen = [fault for faults, _ in found for fault in faults], "; ".join(words for _, words in found)
         missed = [readings.readings[-1][2] for readings in all_readings]
         if len(missed) > 1 and not missed[0] == 0 < missed[1]:
             wrong.append(f"not observed for {missed[0]:.1f} s, and its neighbour for {missed[1]:.1f} s")

@@ -212,7 +212,7 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
 		return REASON_STOPPED;
-	if (thread->reclaim_since_ns && task->flags & PF_MEMALLOC)
+	if (task->flags & PF_MEMALLOC)
 		return REASON_PAGE_FAULT;
 	in_iowait = BPF_CORE_READ_BITFIELD(task, in_iowait);
 	if (number < 0) {

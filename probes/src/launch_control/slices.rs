@@ -15,7 +15,7 @@ const SLICE: Duration = Duration::from_millis(75);
 const CHANGES: f64 = 0.25;
 /// Slices of this time say what the rate is, if so many are of partial observation.
 const WINDOW: Duration = Duration::from_secs(10);
-const LEAST_SLICES: usize = 12;
+const LEAST_SLICES: f64 = 12.0;
 /// Part of the fastest slice's rate that the next slice leaves.
 const FASTEST_FADES: f64 = 0.999;
 /// A rate that may be further off is not known.
@@ -129,23 +129,26 @@ impl Slices {
     pub(crate) fn rate(&self, taken: f64) -> Option<RateEstimate> {
         let total = |of: fn(&Slice) -> f64| self.last.iter().map(of).sum::<f64>();
         let (seconds, launches) = (total(|slice| slice.seconds), total(|slice| slice.launches));
-        let partial = || self.last.iter().filter(|slice| slice.share < 1.0);
+        let paused = total(|slice| slice.seconds * (1.0 - slice.share));
+        let squares = total(|slice| (slice.seconds * (1.0 - slice.share)).powi(2));
+        // So many slices that stand for pauses of equal length say as much of them.
+        let count = paused.powi(2) / squares.max(f64::MIN_POSITIVE);
         let covered = self.last.back()?.ended - self.since?;
-        if partial().count() < LEAST_SLICES || covered < WINDOW || launches <= 0.0 {
+        if count < LEAST_SLICES || covered < WINDOW || launches <= 0.0 {
             return None;
         }
-        let count = partial().count() as f64;
         let seen = launches / seconds;
         let off =
             |slice: &Slice| (slice.launches - seen * slice.seconds).powi(2) * (1.0 - slice.share);
-        let variance = partial().map(off).sum::<f64>() * count / (count - 1.0);
+        let variance = self.last.iter().map(off).sum::<f64>() * count / (count - 1.0);
         let by_chance = 2.0 * variance.sqrt() / launches;
         let unobserved = total(|slice| slice.launches * (1.0 - slice.share)) / launches;
         let more = unobserved * taken / (1.0 - taken.min(0.9)) / 2.0;
         // Phases that no slice saw take less than three slices' share of the time in which there were pauses, with a probability of
         // 95 %, and launch nothing, or as fast as any did.
-        let paused = partial().map(|slice| slice.seconds).sum::<f64>() / seconds;
-        let unseen = 3.0 / count * paused * (self.fastest / seen - 1.0).max(1.0);
+        let in_pauses =
+            total(|slice| if slice.share < 1.0 { slice.seconds } else { 0.0 }) / seconds;
+        let unseen = 3.0 / count * in_pauses * (self.fastest / seen - 1.0).max(1.0);
         let (per_second, error) = (seen * (1.0 + more), by_chance + more + unseen);
         (error <= MOST_ERROR).then_some(RateEstimate { per_second, error })
     }
@@ -191,7 +194,7 @@ mod tests {
     #[test]
     fn a_drop_after_which_more_is_observed_counts_as_much_as_the_time_before() {
         let made = |at: f64| at.min(55.0) * 30_000.0 + (at - 55.0).max(0.0) * 2_000.0;
-        let share = |at| if at < 55.0 { 0.3 } else { 0.9 };
+        let share = |at| if at < 55.0 { 0.5 } else { 0.9 };
         let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
         let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
         assert!((mean / 16_000.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
@@ -204,6 +207,21 @@ mod tests {
         let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
         let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
         assert!((mean / 18_800.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
+    }
+
+    #[test]
+    fn a_rate_whose_share_has_changed_is_seldom_off_by_more_than_the_stated_error() {
+        for (before, after) in [(0.9, 0.1), (0.3, 0.9), (0.9, 0.2), (0.2, 0.6)] {
+            for period in [0.1, 0.3, 2.0] {
+                let share = |at| if at < 55.0 { before } else { after };
+                let rate = |seed| observed_in(share, seed, in_phases(period, 0.5)).1;
+                let off = |rate: &RateEstimate| {
+                    (rate.per_second / 50_000.0 - 1.0).abs() > rate.error + 0.01
+                };
+                let wrong = (0..100).filter_map(rate).filter(off).count();
+                assert!(wrong <= 10, "{before} to {after}, period {period} s: {wrong} of 100");
+            }
+        }
     }
 
     #[test]

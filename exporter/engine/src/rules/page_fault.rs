@@ -37,8 +37,8 @@ fn words(blocking: &Blocking) -> Words {
             by: "memory",
             sentence: "Page faults and freeing memory for its pages took {taken_share|percent} of the last {window_seconds|seconds} of \
                        {comm} and explain {explained_share|percent} of its {effect}.",
-            fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for \
-                  memory pressure.",
+            fix: "Give the job more memory, or have it drop from the page cache what it has read and written (posix_fadvise); where its pages \
+                  are in swap, lock those that the thread uses (mlock). Check its cgroup for memory pressure.",
         },
     }
 }

@@ -69,8 +69,8 @@ def start():
 def launch():
     cudart = ctypes.CDLL(LIBRARY)
     threading.Thread(target=start, daemon=True).start()
-    # Not in memory, as a file of tmpfs is.
-    file = tempfile.TemporaryFile(dir="/var/tmp", buffering=0)
+    # A file on a disk; one of tmpfs is in memory.
+    file = tempfile.TemporaryFile(dir="/var/tmp", buffering=0) if KIND == "writer" else None
     while True:
         if writes.is_set():
             file.seek(file.tell() % MOST_WRITTEN)
