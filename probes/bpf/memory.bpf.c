@@ -43,8 +43,6 @@ static __noinline int begin_reclaim(void)
 	thread = current_thread();
 	if (!thread)
 		return 0;
-	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	thread->reclaim_since_ns = 0;
 	thread->reclaim_offcpu_ns = *(volatile __u64 *)&thread->offcpu_total_ns;
 	thread->reclaim_since_ns = bpf_ktime_get_ns();
@@ -52,15 +50,17 @@ static __noinline int begin_reclaim(void)
 }
 
 /* A thread that frees memory for its own page runs in the kernel, but not for its program: it waits for the page. Time of
- * workers stays as it is: what they compute and read decides what is advised. */
+ * workers stays as it is: what they compute and read decides what is advised. Nothing is charged where a switch-in was not
+ * seen: how long it ran is not known. */
 static __always_inline void charge_reclaim(struct thread *thread, __u64 since, __u64 now)
 {
 	__u64 offcpu = *(volatile __u64 *)&thread->offcpu_total_ns - thread->reclaim_offcpu_ns;
 	__u32 phase = thread->phase;
 	__u64 ran = now - since;
 
-	if (thread->role != ROLE_DISPATCHER || !thread->account_since_ns || thread->account_since_ns > since ||
-	    offcpu >= ran)
+	if (thread->role != ROLE_DISPATCHER || thread->off_since_ns || offcpu >= ran)
+		return;
+	if (!thread->account_since_ns || thread->account_since_ns > since)
 		return;
 	ran -= offcpu;
 	account_add(thread, phase, STATE_RUNNING, -ran);
@@ -78,8 +78,6 @@ static __noinline int end_reclaim(void)
 	thread = current_thread();
 	if (!thread)
 		return 0;
-	if (thread->off_since_ns)
-		recover_missed_switch_in(thread, bpf_ktime_get_ns());
 	since = thread->reclaim_since_ns;
 	thread->reclaim_since_ns = 0;
 	if (!since)
