@@ -3,7 +3,7 @@
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
-# make test-waits  more ways to wait than `make test` has: files, locks, processes, CPU limits; ten minutes
+# make test-waits  more than `make test` has: ways to wait (files, locks, processes, limits), faults of exporters and their alerts; a quarter of an hour
 # make healthy  ten minutes of programs with which nothing is wrong, and a minute of each one of real PyTorch: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
@@ -105,9 +105,9 @@ test-unit: deb
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test faults scenarios::causes -- --test-threads=1 --nocapture
 
-test-waits: debug-stand-ins
+test-waits: debug-stand-ins alert-tools
 	@.ci/install python3:python3 cc:gcc
-	$(SUDO) $(CARGO) test -p gpucause --test host -- --ignored --test-threads=1
+	$(SUDO) $(CARGO) test -p gpucause --test host --test faults -- --ignored --test-threads=1
 
 test-counts: debug-stand-ins build pytorch
 	$(SUDO) python3 -B .ci/pytorch/counts.py $(TARGET_DIR)/release/gpucause $(TARGET_DIR)/pytorch $(COUNT_ROUNDS)

@@ -10,6 +10,7 @@
 
 mod clock;
 mod expected;
+mod exporters;
 mod faults;
 mod healthy;
 mod stack;

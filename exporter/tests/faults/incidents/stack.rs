@@ -63,7 +63,7 @@ fn routes(webhook: &Webhook, speed: u32) -> String {
 }
 
 /// The shipped rules, with the prices of the example, and alerts, on a clock that is so many times as fast.
-fn rules(speed: u32, native: bool) -> TempDir {
+pub(super) fn rules(speed: u32, native: bool) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let shared = [("rules", "rules"), ("rules/prices", "rules"), ("alerts", "alerts")];
     // In place of the file of that name.
