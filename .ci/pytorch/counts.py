@@ -42,6 +42,7 @@ PHASES = {
 BESIDE = {"calm": "burst"}
 # PyTorch's training for so many seconds and then a pause, so many times.
 TRAINING = {"training": (20, 0, 1), "training_with_pauses": (4, 3, 4)}
+# Threads that launch as often as they can, and how often each does.
 THREADS, EACH = 8, 25_000
 ATTACHED = r'gpucause_probe_status{[^}]*probe="call"[^}]*libcudart[^}]*verdict="attached[^}]*} 1'
 # Programs whose rate is the same at all times; the part of their launches that is seen is that of the time, within this part of it.
@@ -106,7 +107,7 @@ class Program:
         environment = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(libraries), "GPUCAUSE_FAKE": LAUNCH}
         command = ["python3", "-B", "-W", "ignore", __file__, "--program", name]
         if self_made := name == "threads":
-            command = [workload, "--wait", "--hold", "calls", "--threads", str(THREADS), "--calls", str(THREADS * EACH)]
+            command = [workload, "--wait", "--hold", "calls", "--threads", str(THREADS), "--calls", str(EACH)]
         self.child = subprocess.Popen([*FIRST, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.points, self.self_made, self.ended = [], self_made, False
         self.child.stdout.readline()
@@ -164,6 +165,8 @@ class Readings:
 
 def compared(name, readings, program):
     """Returns what is wrong, and what was seen in words."""
+    if not program.points:
+        return ["it did not begin"], "nothing"
     _, launches, missed, *_ = readings.readings[-1]
     made, wrong = program.points[-1][1], [] if program.ended else ["it did not end"]
     if launches > made + CHANGING:

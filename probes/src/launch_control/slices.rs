@@ -191,22 +191,26 @@ mod tests {
         (all, slices.rate(0.0))
     }
 
+    /// The mean of the known rates over 50 seeds; NaN where no rate is known.
+    fn mean_rate(share: impl Fn(f64) -> f64, made: impl Fn(f64) -> f64) -> f64 {
+        let rates = (0..50).filter_map(|seed| observed_in(&share, seed, &made).1);
+        let (sum, count) =
+            rates.fold((0.0, 0.0), |(sum, count), rate| (sum + rate.per_second, count + 1.0));
+        sum / count
+    }
+
     #[test]
     fn a_drop_after_which_more_is_observed_counts_as_much_as_the_time_before() {
         let made = |at: f64| at.min(55.0) * 30_000.0 + (at - 55.0).max(0.0) * 2_000.0;
-        let share = |at| if at < 55.0 { 0.5 } else { 0.9 };
-        let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
-        let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
-        assert!((mean / 16_000.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
+        let mean = mean_rate(|at| if at < 55.0 { 0.5 } else { 0.9 }, made);
+        assert!((mean / 16_000.0 - 1.0).abs() < 0.03, "{mean}");
     }
 
     #[test]
     fn a_rise_after_which_less_is_observed_counts_no_more_than_the_time_before() {
         let made = |at: f64| at.min(54.0) * 2_000.0 + (at - 54.0).max(0.0) * 30_000.0;
-        let share = |at| if at < 54.0 { 1.0 } else { 0.3 };
-        let rates: Vec<_> = (0..50).filter_map(|seed| observed_in(share, seed, made).1).collect();
-        let mean = rates.iter().map(|rate| rate.per_second).sum::<f64>() / rates.len() as f64;
-        assert!((mean / 18_800.0 - 1.0).abs() < 0.03, "{mean} of {}", rates.len());
+        let mean = mean_rate(|at| if at < 54.0 { 1.0 } else { 0.3 }, made);
+        assert!((mean / 18_800.0 - 1.0).abs() < 0.03, "{mean}");
     }
 
     #[test]
