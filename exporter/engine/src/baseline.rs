@@ -151,8 +151,12 @@ const _: () = assert!(PHASES * STATES <= 1 << u8::BITS);
 
 impl From<&TimeAccount> for PackedTime {
     fn from(time: &TimeAccount) -> Self {
-        let cells = (0..).zip(time.0.as_flattened()).filter(|(_, time)| time.0 > 0);
-        Self(cells.map(|(index, time)| Cell { index, nanos: time.0.to_ne_bytes() }).collect())
+        let is_used = |time: &Nanos| time.0 > 0;
+        let all = time.0.as_flattened();
+        let mut cells = Vec::with_capacity(all.iter().filter(|time| is_used(time)).count());
+        let used = (0..).zip(all).filter(|(_, time)| is_used(time));
+        cells.extend(used.map(|(index, time)| Cell { index, nanos: time.0.to_ne_bytes() }));
+        Self(cells.into())
     }
 }
 

@@ -114,23 +114,27 @@ fn blocked(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
 /// Time lost by one thread that no detection takes, of this thread or, for the same cause, of another.
 pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> Option<Detection> {
     let process = context.processes.get(index)?;
-    let span = process.span();
-    let unnamed = |thread: &ThreadDelta| {
-        let claims = found.iter().filter_map(|own| own.claim);
-        claims.fold(blocked(&span, thread, Phases::Feeding), |rest, (claim, phases)| {
-            less(rest, &claim(&span, thread, phases))
-        })
-    };
-    let threads = process.short.threads().iter().map(|thread| (thread, unnamed(thread)));
-    let (thread, taken) = threads.max_by_key(|(_, rest)| rest.total())?;
-    let taken_share = ratio(taken.total(), process.short.wall);
     // A user who switched such a rule off, or raised its threshold, gets no other name for its time.
     let wanted = THEIR_CAUSES.map(|cause| context.settings.rule(cause));
     let least = wanted.iter().filter_map(|rule| rule.min_lost_share);
     let least = least.fold(context.settings.severities.low.max(MOST_UNNAMED), f64::max);
-    if taken_share < least || wanted.iter().any(|rule| !rule.enabled) {
+    if wanted.iter().any(|rule| !rule.enabled) {
         return None;
     }
+    let (span, wall) = (process.span(), process.short.wall);
+    let is_enough = |rest: &TimeAccount| ratio(rest.total(), wall) >= least;
+    // Most threads lose little, or causes take it: what is left only shrinks.
+    let unnamed = |thread: &ThreadDelta| {
+        let mut claims = found.iter().filter_map(|own| own.claim);
+        let all = Some(blocked(&span, thread, Phases::Feeding)).filter(is_enough)?;
+        claims.try_fold(all, |rest, (claim, phases)| {
+            Some(less(rest, &claim(&span, thread, phases))).filter(is_enough)
+        })
+    };
+    let threads = process.short.threads().iter();
+    let threads = threads.filter_map(|thread| Some((thread, unnamed(thread)?)));
+    let (thread, taken) = threads.max_by_key(|(_, rest)| rest.total())?;
+    let taken_share = ratio(taken.total(), wall);
     let seconds = |reason| {
         let time = Phase::ALL.iter().map(|&phase| taken.at(phase, State::Off(reason)));
         total(time).as_secs_f64()
