@@ -42,7 +42,10 @@ fn node(rank: u32, made: u32, inflight: &str, state: Reason, seconds: u64) -> Pr
     ProcessSnapshot {
         dispatches: true,
         rank: Some((rank, 3)),
-        calls: calls.map(|(name, n)| CallSnapshot::unstalled(op(name), false, times(n))).into(),
+        calls: calls
+            .into_iter()
+            .map(|(name, n)| CallSnapshot::unstalled(op(name), false, times(n)))
+            .collect(),
         collectives: vec![(op("ncclAllReduce"), u64::from(made) * 4096)],
         dispatcher_time: time,
         dispatchers: vec![thread],

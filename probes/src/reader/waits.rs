@@ -37,6 +37,7 @@ impl Reader {
             }
         })?;
         for process in processes.values_mut() {
+            process.waits.shrink_to_fit();
             process.waits.sort_unstable_by_key(|wait| {
                 (
                     std::cmp::Reverse(wait.total),
