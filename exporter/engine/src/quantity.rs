@@ -5,7 +5,7 @@ use gpucause_abi::Nanos;
 /// A share, such as 0.25; `-` when it is not known.
 #[must_use]
 pub fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".into(), |share| format!("{} %", digits(share * 100.0)))
+    share.map_or_else(|| "-".into(), |share| digits(share * 100.0) + " %")
 }
 
 /// A share with tenths, for tables whose rows are compared.
@@ -18,12 +18,12 @@ pub fn percent_with_tenths(share: f64) -> String {
 #[must_use]
 pub fn rounded_time(seconds: f64) -> String {
     let (scaled, unit) = match seconds {
-        s if s >= 1.0 || s <= 0.0 => (s, "s"),
-        s if s >= 1e-3 => (s * 1e3, "ms"),
-        s if s >= 1e-6 => (s * 1e6, "us"),
-        s => (s * 1e9, "ns"),
+        s if s >= 1.0 || s <= 0.0 => (s, " s"),
+        s if s >= 1e-3 => (s * 1e3, " ms"),
+        s if s >= 1e-6 => (s * 1e6, " us"),
+        s => (s * 1e9, " ns"),
     };
-    format!("{} {unit}", digits(scaled))
+    digits(scaled) + unit
 }
 
 /// A time in seconds for a table, in the unit that fits; `-` when there is none. It has tenths at least.

@@ -35,7 +35,8 @@ pub(crate) fn share(mut time: TimeAccount, share: f64) -> TimeAccount {
 
 /// Scales all cells of an account so that the total is at most `most`.
 pub(crate) fn at_most(time: TimeAccount, most: Nanos) -> TimeAccount {
-    share(time, ratio(most, time.total()))
+    let total = time.total();
+    if total <= most { time } else { share(time, ratio(most, total)) }
 }
 
 /// Combines two accounts cell by cell.

@@ -228,7 +228,7 @@ impl TimeAccount {
 
     /// The sum of all cells: wall time.
     pub fn total(&self) -> Nanos {
-        Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
+        Nanos(self.0.as_flattened().iter().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
     /// The time in one state that was lost to the GPU: that of the phases in which [it is](State::is_lost_in).
@@ -250,7 +250,7 @@ impl TimeAccount {
 
     /// Adds another account, cell by cell.
     pub fn merge(&mut self, other: &Self) {
-        for (own, added) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
+        for (own, added) in self.0.as_flattened_mut().iter_mut().zip(other.0.as_flattened()) {
             own.0 = own.0.saturating_add(added.0);
         }
     }

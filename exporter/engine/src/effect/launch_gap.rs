@@ -1,5 +1,7 @@
 //! Time between launches for which a dispatcher thread was off the CPU, except waiting for the GPU.
 
+use std::cell::LazyCell;
+
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
 
@@ -24,11 +26,21 @@ pub(super) fn measure(process: &Process<'_>, settings: &Settings) -> Vec<Measure
     let delta = &process.short;
     let mut feeders: Vec<_> = delta.feeders().collect();
     feeders.sort_by_key(|thread| std::cmp::Reverse(thread.fed));
-    let gaps = feeders.into_iter().take(MAX_THREADS);
-    gaps.filter_map(|thread| gap(delta, thread, settings)).collect()
+    let quantiles = LazyCell::new(|| {
+        let gaps = delta.launch_gap();
+        gaps.quantile(0.5).zip(gaps.quantile(0.99))
+    });
+    let feeders = feeders.into_iter().take(MAX_THREADS);
+    feeders.filter_map(|thread| gap(delta, thread, || *quantiles, settings)).collect()
 }
 
-fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<Measured> {
+/// The gap of one thread. The quantiles, p50 and p99, are those of gaps of all threads.
+fn gap(
+    delta: &Delta<'_>,
+    thread: &ThreadDelta,
+    quantiles: impl FnOnce() -> Option<(Nanos, Nanos)>,
+    settings: &Settings,
+) -> Option<Measured> {
     let offcpu = own_waits(delta, thread, Phases::BetweenLaunches, |reason| {
         between_launches(thread, reason)
     });
@@ -39,8 +51,7 @@ fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<M
     let mut evidence = Evidence::default()
         .with("calls", delta.launches(&settings.launch_ops) as f64)
         .with("off_cpu_between_launches_seconds", excess.as_secs_f64());
-    let gaps = delta.launch_gap();
-    if let (Some(p50), Some(p99)) = (gaps.quantile(0.5), gaps.quantile(0.99)) {
+    if let Some((p50, p99)) = quantiles() {
         evidence = evidence
             .with("gap_p50_seconds", p50.as_secs_f64())
             .with("gap_p99_seconds", p99.as_secs_f64());

@@ -202,17 +202,18 @@ fn is_heavy(delta: &Delta<'_>, excess: Nanos, settings: &Settings) -> bool {
 
 /// Number of calls of at least `slow_from`, and their time beyond `usual`, estimated from slot centres and bounded by the sum.
 fn beyond(durations: &Values, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
-    let (mut count, mut excess) = (0u64, 0u64);
+    let (mut count, mut time) = (0u64, 0u128);
     let first = first_from(slow_from).max(durations.used().start);
     let mut low = slot_lower(first).0;
     for (slot, &calls) in (first..).zip(durations.counts(first..usize::MAX)) {
         let above = slot_lower(slot + 1).0;
         count = count.saturating_add(calls);
         let middle = low.midpoint((above - 1).min(durations.max.0.max(low)));
-        excess = excess.saturating_add(calls.saturating_mul(middle.saturating_sub(usual.0)));
+        time += u128::from(calls) * u128::from(middle);
         low = above;
     }
-    (count, Nanos(excess.min(durations.sum.0)))
+    let excess = time.saturating_sub(u128::from(count) * u128::from(usual.0));
+    (count, Nanos(u64::try_from(excess).unwrap_or(u64::MAX)).min(durations.sum))
 }
 
 /// The first slot whose values are all at least `bound`.

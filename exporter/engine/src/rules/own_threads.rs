@@ -39,6 +39,11 @@ pub(super) fn share_of(
             && NO_CPU.contains(&wait.reason)
             && State::Off(wait.reason).is_lost_in(wait.phase)
     };
+    // Checked first: most programs have no such wait at all.
+    let mut ever = process.now.waits.iter().filter(is_lost);
+    if !ever.any(|wait| is_own(context, process, wait)) {
+        return None;
+    }
     let waits: Vec<_> = process.long.waits().iter().filter(is_lost).collect();
     let own = waits.iter().filter(|wait| is_own(context, process, wait));
     let own = ratio(total(own.map(|wait| wait.total)), total(waits.iter().map(|wait| wait.total)));

@@ -14,7 +14,7 @@ use gpucause_abi::state::{Phase, Reason, Relation, State};
 use super::Rule;
 use super::share::{CAUSES, MOST, lost_part};
 use crate::chain::{Cause, Chain, Effect, Evidence, Severity, Step};
-use crate::claim::Span;
+use crate::claim::{Claim, Span};
 use crate::context::{Context, Measured, total_by_name, waits_in};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
@@ -123,13 +123,12 @@ pub(crate) fn loss(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     }
     let (span, wall) = (process.span(), process.short.wall);
     let is_enough = |rest: &TimeAccount| ratio(rest.total(), wall) >= least;
-    // Most threads lose little, or causes take it: what is left only shrinks.
     let unnamed = |thread: &ThreadDelta| {
-        let mut claims = found.iter().filter_map(|own| own.claim);
+        let claims = found.iter().filter_map(|own| own.claim);
+        // Most threads lose little, whatever causes take of it.
         let all = Some(blocked(&span, thread, Phases::Feeding)).filter(is_enough)?;
-        claims.try_fold(all, |rest, (claim, phases)| {
-            Some(less(rest, &claim(&span, thread, phases))).filter(is_enough)
-        })
+        let take = |rest, (claim, phases): (Claim, _)| less(rest, &claim(&span, thread, phases));
+        Some(claims.fold(all, take)).filter(is_enough)
     };
     let threads = process.short.threads().iter();
     let threads = threads.filter_map(|thread| Some((thread, unnamed(thread)?)));
