@@ -68,6 +68,10 @@ pub(crate) fn measure(
 /// worker for as long.
 pub(crate) fn futex_for_data(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases) -> Nanos {
     let of_worker = |wait: &Wait| wait.relation == Relation::Worker;
+    // Checked first: most programs have no workers.
+    if !delta.waits().iter().any(of_worker) {
+        return Nanos(0);
+    }
     let workers =
         total(waits_in(delta, None, phases, &DATA_WAITS).filter(of_worker).map(|w| w.total));
     if workers.0 == 0 {

@@ -33,12 +33,14 @@ pub(super) const RULE: Rule = Rule {
     evaluate,
 };
 
+/// A process ended the wait.
+const fn is_of_process(wait: &Wait) -> bool {
+    wait.tgid.is_some() && matches!(wait.relation, Relation::Other | Relation::Worker)
+}
+
 /// Waits of one thread for processes that owe nearly all of them, most time first.
 fn owed(delta: &Delta<'_>, tid: Option<Tid>, phases: Phases, reason: Reason) -> Vec<Wait> {
-    let of_process = |wait: &Wait| {
-        wait.tgid.is_some() && matches!(wait.relation, Relation::Other | Relation::Worker)
-    };
-    let waits = total_by_name(waits_in(delta, tid, phases, &[reason]).filter(of_process));
+    let waits = total_by_name(waits_in(delta, tid, phases, &[reason]).filter(is_of_process));
     waits.into_iter().filter(|wait| ratio(wait.held, wait.total) >= MIN_OWED).collect()
 }
 
@@ -48,6 +50,10 @@ fn sum(waits: &[Wait]) -> Nanos {
 
 fn owed_in(process: &Process<'_>, effect: &Measured) -> Nanos {
     let delta = effect.delta(process);
+    // Checked first: most programs have no such wait.
+    if !delta.waits().iter().any(is_of_process) {
+        return Nanos(0);
+    }
     let by_reason = WAITS.iter().map(|&reason| {
         sum(&owed(delta, effect.tid, effect.phases, reason)).min(effect.offcpu(&[reason]))
     });
