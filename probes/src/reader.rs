@@ -388,7 +388,7 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let entries = self.stalls.each(|key: CallKey, record: StallRecord| {
+        self.stalls.each(|key: CallKey, record: StallRecord| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.stalls.push(StallSnapshot {
                     op: OpId(key.op),
@@ -398,9 +398,7 @@ impl Reader {
                     offcpu: record.offcpu_ns.map(Nanos),
                 });
             }
-        })?;
-        processes.values_mut().for_each(|process| process.stalls.shrink_to_fit());
-        Ok(entries)
+        })
     }
 
     fn read_errors(

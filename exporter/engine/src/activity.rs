@@ -129,7 +129,7 @@ impl<'a> Accounts<'a> {
     }
 
     fn of_baseline(process: &'a ProcessBaseline) -> Self {
-        let calls = process.calls.iter().map(|call| (call.kind(), &call.durations));
+        let calls = process.calls.iter().map(|call| (call.kind, &call.durations));
         Self::new(calls, &process.launches, process.dispatcher_time.unpacked())
     }
 }

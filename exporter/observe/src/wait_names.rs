@@ -159,7 +159,7 @@ mod tests {
 
     fn process(waits: Vec<Wait>) -> ProcessSnapshot {
         let comm = Comm([b'x'; COMM_LEN]);
-        ProcessSnapshot { waits: waits.into(), ..ProcessSnapshot::new(ProcId(1), Tgid(1), comm) }
+        ProcessSnapshot { waits, ..ProcessSnapshot::new(ProcId(1), Tgid(1), comm) }
     }
 
     #[test]

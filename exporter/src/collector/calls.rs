@@ -243,7 +243,7 @@ mod tests {
             call("cudaFree", true, 4),
         ];
         let process = ProcessSnapshot {
-            calls: calls.into(),
+            calls,
             ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
         };
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };

@@ -152,7 +152,7 @@ mod tests {
     /// Launches by kind of a process that made these calls.
     fn launches_of(calls: Vec<CallSnapshot>) -> Vec<(String, u64)> {
         let process = ProcessSnapshot {
-            calls: calls.into(),
+            calls,
             ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
         };
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
@@ -213,7 +213,7 @@ mod tests {
             ..LaunchSampling::default()
         };
         let process = ProcessSnapshot {
-            calls: vec![call(op_of_symbol("cuLaunchKernel").unwrap(), true, 1)].into(),
+            calls: vec![call(op_of_symbol("cuLaunchKernel").unwrap(), true, 1)],
             launches,
             ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
         };

@@ -46,7 +46,7 @@ fn process(id: u32, started: u64, calls: u64) -> ProcessSnapshot {
         started_boottime: Nanos(started),
         first_seen: Nanos(u64::from(id) * SECOND),
         dispatches: true,
-        calls: vec![CallSnapshot::unstalled(launch(), false, durations)].into(),
+        calls: vec![CallSnapshot::unstalled(launch(), false, durations)],
         ..ProcessSnapshot::new(ProcId(id), Tgid(42), comm("train"))
     }
 }

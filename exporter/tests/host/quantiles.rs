@@ -83,7 +83,7 @@ impl Source for Known {
         let mut process = rank::rank(1);
         let op = op_of_symbol("cudaLaunchKernel").unwrap();
         let launches = histogram(&values(LAUNCH_MIDDLE), times);
-        process.calls = vec![CallSnapshot::unstalled(op, false, launches)].into();
+        process.calls = vec![CallSnapshot::unstalled(op, false, launches)];
         let waits = histogram(&values(OFFCPU_MIDDLE), times);
         process.offcpu = vec![(Role::Dispatcher, Reason::Futex, waits)];
         Collectors::default().write(&rank::observation(vec![process]), scope, page)?;

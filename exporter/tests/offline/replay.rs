@@ -35,7 +35,7 @@ fn look(launches: u64, at_seconds: u64) -> EngineInput {
     };
     let process = ProcessSnapshot {
         dispatches: true,
-        calls: vec![CallSnapshot::unstalled(op, false, durations)].into(),
+        calls: vec![CallSnapshot::unstalled(op, false, durations)],
         kernels: vec![(HANDLE, launches)],
         ..ProcessSnapshot::new(ProcId(3), Tgid(4242), comm(b"trainer"))
     };

@@ -42,10 +42,7 @@ fn node(rank: u32, made: u32, inflight: &str, state: Reason, seconds: u64) -> Pr
     ProcessSnapshot {
         dispatches: true,
         rank: Some((rank, 3)),
-        calls: calls
-            .into_iter()
-            .map(|(name, n)| CallSnapshot::unstalled(op(name), false, times(n)))
-            .collect(),
+        calls: calls.map(|(name, n)| CallSnapshot::unstalled(op(name), false, times(n))).into(),
         collectives: vec![(op("ncclAllReduce"), u64::from(made) * 4096)],
         dispatcher_time: time,
         dispatchers: vec![thread],

@@ -76,7 +76,7 @@ impl Process {
         own.first_seen = Nanos(self.life.0 * SECOND);
         own.ended = self.life.1.map(|seconds| Nanos(seconds * SECOND));
         let (count, each) = self.calls;
-        own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))].into();
+        own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))];
         own.offcpu = vec![(Role::Dispatcher, Reason::Futex, durations(1, self.waited))];
         let time = &mut own.dispatcher_time.0;
         time[Phase::Host as usize][State::Running.index()] = Nanos(3 * SECOND);

@@ -73,18 +73,16 @@ fn process(id: u32, pid: u32) -> ProcessSnapshot {
             durations: histogram(&[5_000; 99]),
             stalled: histogram(&[5_000]),
         },
-    ]
-    .into();
+    ];
     let mut offcpu = [Nanos(0); Reason::COUNT];
     offcpu[Reason::Preempted as usize] = Nanos(4_000);
     process.stalls =
-        vec![StallSnapshot { op: launch, cold: false, nested: false, calls: 1, offcpu }].into();
+        vec![StallSnapshot { op: launch, cold: false, nested: false, calls: 1, offcpu }];
     process.offcpu = vec![
         (Role::Dispatcher, Reason::Preempted, histogram(&[4_000, 9_000_000])),
         (Role::Helper, Reason::Futex, histogram(&[1_000_000_000])),
     ];
-    process.waits =
-        vec![Wait::host(Reason::Preempted, comm("fluent-bit"), Nanos(9_004_000))].into();
+    process.waits = vec![Wait::host(Reason::Preempted, comm("fluent-bit"), Nanos(9_004_000))];
     let mut time = TimeAccount::default();
     time.0[Phase::Launch as usize][State::Running.index()] = Nanos(7);
     process.dispatcher_time = time;

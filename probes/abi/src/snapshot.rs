@@ -9,11 +9,9 @@ use crate::{Nanos, ProcId, Syscall, Tgid, Tid};
 
 mod launches;
 mod names;
-mod shared_list;
 
 pub use launches::{LaunchSampling, LaunchStep, RateEstimate};
 pub use names::{Comm, DeviceName};
-pub use shared_list::SharedList;
 
 /// A snapshot of all accounts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -65,9 +63,9 @@ pub struct ProcessSnapshot {
     /// Its measures, one number each.
     pub measures: Measures,
     /// Call durations by [`CallKind`].
-    pub calls: SharedList<CallSnapshot>,
+    pub calls: Vec<CallSnapshot>,
     /// Off-CPU time inside calls, by [`CallKind`].
-    pub stalls: SharedList<StallSnapshot>,
+    pub stalls: Vec<StallSnapshot>,
     /// Launches that were counted without being timed.
     pub launches: LaunchSampling,
     /// Other outermost calls that were, by op.
@@ -98,7 +96,7 @@ pub struct ProcessSnapshot {
     /// Time from one launch's return to the next launch's entry on the same thread.
     pub launch_gap: Histogram,
     /// Whom dispatchers and workers waited for.
-    pub waits: SharedList<Wait>,
+    pub waits: Vec<Wait>,
     /// Off-CPU intervals by role and reason.
     pub offcpu: Vec<(Role, Reason, Histogram)>,
     /// Time from runnable to running, by role.

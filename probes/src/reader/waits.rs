@@ -37,7 +37,6 @@ impl Reader {
             }
         })?;
         for process in processes.values_mut() {
-            process.waits.shrink_to_fit();
             process.waits.sort_unstable_by_key(|wait| {
                 (
                     std::cmp::Reverse(wait.total),

@@ -29,8 +29,7 @@ fn process(id: u32, launches: u64, seconds: u64) -> ProcessSnapshot {
         call("cudaLaunchKernel", true, histogram(SECOND, launches)),
         call("cudaMalloc", false, histogram(10_000, launches)),
         nested,
-    ]
-    .into();
+    ];
     process.launches.untimed = launches;
     let time = &mut process.dispatcher_time.0;
     time[Phase::Host as usize][State::Running.index()] = Nanos(seconds * SECOND * 3 / 4);

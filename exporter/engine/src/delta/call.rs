@@ -6,7 +6,7 @@ use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{CallKind, CallSnapshot, ProcessSnapshot, StallSnapshot};
 
 use super::{Values, entry};
-use crate::baseline::ProcessBaseline;
+use crate::baseline::{CallBaseline, ProcessBaseline};
 
 #[derive(Debug)]
 pub(crate) struct CallDelta<'a> {
@@ -18,7 +18,7 @@ pub(crate) struct CallDelta<'a> {
     pub(crate) sum: Nanos,
     /// Index in the snapshot.
     index: usize,
-    baseline: Option<&'a CallSnapshot>,
+    baseline: Option<&'a CallBaseline>,
     now: &'a CallSnapshot,
     process_baseline: Option<&'a ProcessBaseline>,
     process: &'a ProcessSnapshot,
@@ -33,7 +33,7 @@ impl<'a> CallDelta<'a> {
         now: &'a CallSnapshot,
     ) -> Option<Self> {
         let (op, cold, nested) = now.kind();
-        let same = |other: &CallSnapshot| other.kind() == now.kind();
+        let same = |other: &CallBaseline| other.kind == now.kind();
         let baseline = process_baseline.and_then(|baseline| entry(&baseline.calls, index, same));
         let sum_baseline = baseline.map_or(Nanos(0), |baseline| baseline.durations.sum);
         // Every call takes time.
@@ -75,6 +75,9 @@ impl<'a> CallDelta<'a> {
 
     /// Sets `values` to the durations of calls that were off the CPU.
     pub(crate) fn stalled_into(&self, values: &mut Values) {
-        values.set_since(self.baseline.map(|baseline| &baseline.stalled), &self.now.stalled);
+        values.set_since(
+            self.baseline.and_then(|baseline| baseline.stalled.as_deref()),
+            &self.now.stalled,
+        );
     }
 }

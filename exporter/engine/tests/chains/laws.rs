@@ -110,9 +110,8 @@ fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {
     let other = (amount(), amount(), prop::option::of((0..3u32, 0..4u32)));
     (counts, rest, life, other).prop_map(move |(counts, rest, life, other)| {
         let mut process = ProcessSnapshot::new(ProcId(id), Tgid(id % 2), comm("p"));
-        let (calls, stalls): (Vec<_>, Vec<_>) = counts.0.into_iter().unzip();
-        (process.calls, process.stalls) = (calls.into(), stalls.into());
-        (process.dispatchers, process.waits) = (counts.1, counts.2.into());
+        (process.calls, process.stalls) = counts.0.into_iter().unzip();
+        (process.dispatchers, process.waits) = (counts.1, counts.2);
         process.dispatcher_time = counts.3;
         for thread in &process.dispatchers {
             process.dispatcher_time.merge(&thread.time);
@@ -239,8 +238,8 @@ proptest! {
             thread.wall = thread.time.total();
             thread.inflight = inflight;
             process.dispatcher_time = thread.time;
-            process.waits = waits.into();
-            (process.calls, process.stalls) = (vec![call].into(), vec![stall].into());
+            process.waits = waits;
+            (process.calls, process.stalls) = (vec![call], vec![stall]);
             worker.measures.ended_waits.0 += 1;
             let own = worker.worker.as_mut().unwrap();
             own.time.0[Phase::Host as usize][State::Running.index()].0 += worked;

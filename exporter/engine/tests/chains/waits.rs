@@ -136,7 +136,7 @@ fn starved_without_cpus(had_by: Task) -> Host {
             let Task(name, tgid, relation) = had_by;
             let total = worker.now.waits.first().map_or(0, |wait| wait.total.0) + 1_100 * MS;
             let wait = Wait::host(Reason::Runqueue, comm(name), Nanos(total));
-            worker.now.waits = vec![Wait { tid, tgid: Some(Tgid(tgid)), relation, ..wait }].into();
+            worker.now.waits = vec![Wait { tid, tgid: Some(Tgid(tgid)), relation, ..wait }];
             if tid == Some(Tid(200)) || window < 2 {
                 worker.works(&parts);
             } else {

@@ -138,7 +138,7 @@ mod tests {
         ProcessSnapshot {
             dispatches: true,
             ended: (!lives).then_some(Nanos(1)),
-            calls: vec![CallSnapshot::unstalled(OpId(0), false, durations)].into(),
+            calls: vec![CallSnapshot::unstalled(OpId(0), false, durations)],
             kernels: vec![(u64::from(id), calls)],
             errors: vec![(OpId(0), 1_000_000 + id, calls)],
             ..ProcessSnapshot::new(ProcId(id), Tgid(id), Comm([0; COMM_LEN]))

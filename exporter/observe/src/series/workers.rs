@@ -86,7 +86,7 @@ mod tests {
                 ..Wait::host(Reason::Futex, owner.comm, Nanos(1))
             };
             let waits = vec![wait(id), wait(1_000_000 + id)];
-            ProcessSnapshot { parent: Some(owner.id), waits: waits.into(), ..process(id) }
+            ProcessSnapshot { parent: Some(owner.id), waits, ..process(id) }
         };
         let mut workers = Workers::default();
         let mut sums = HashMap::new();

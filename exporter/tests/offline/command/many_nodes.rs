@@ -149,7 +149,7 @@ fn snapshot(node: u16) -> Vec<u8> {
         ProcessSnapshot {
             dispatches: true,
             rank: Some((number, 8000)),
-            calls: calls.to_vec().into(),
+            calls: calls.into(),
             ..ProcessSnapshot::new(
                 ProcId(number + 1),
                 Tgid(number + 1),

@@ -49,8 +49,7 @@ fn process(index: u32, at: u64) -> ProcessSnapshot {
             op_of_symbol("cudaLaunchKernel").unwrap(),
             false,
             durations,
-        )]
-        .into(),
+        )],
         ..ProcessSnapshot::new(ProcId(index), Tgid(FIRST + index), Comm(comm))
     };
     let lost = at * 1_000_000 * u64::from(index % 400);

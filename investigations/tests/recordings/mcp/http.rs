@@ -55,7 +55,7 @@ pub(crate) fn process(pid: u32) -> ProcessSnapshot {
     let waits = (Role::Dispatcher, Reason::Futex, times(5, 100_000_000));
     ProcessSnapshot {
         dispatches: true,
-        calls: vec![CallSnapshot::unstalled(op, false, times(9, 400_000))].into(),
+        calls: vec![CallSnapshot::unstalled(op, false, times(9, 400_000))],
         offcpu: vec![waits],
         ..ProcessSnapshot::new(ProcId(pid), Tgid(pid), Comm(*b"t\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"))
     }

@@ -14,7 +14,7 @@ fn effect(op: &str, settings: &Settings) -> Option<Effect> {
     let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)].into();
     let durations = Histogram { sum: Nanos(510_000_000), max: Nanos(5_000_000), slots };
     let process = ProcessSnapshot {
-        calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)].into(),
+        calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)],
         ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]))
     };
     let delta = Delta::between(None, &process, Nanos(2_000_000_000));

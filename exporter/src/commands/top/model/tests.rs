@@ -84,8 +84,7 @@ fn healthy(time: u64) -> ProcessSnapshot {
             calls("cudaLaunchKernel", false, &[(5_000, 990 * time), (7_000, 10 * time)]),
             calls("cudaLaunchKernel", true, &[(90_000_000, 2)]),
             calls("cudaStreamSynchronize", false, &[(900_000, 1000 * time)]),
-        ]
-        .into(),
+        ],
         dispatcher_time: account(&[
             (Phase::Host, State::Running, 70 * time),
             (Phase::Launch, State::Running, 30 * time),
@@ -96,8 +95,7 @@ fn healthy(time: u64) -> ProcessSnapshot {
         waits: vec![
             wait(Reason::GpuDriver, "kernel", 800 * time),
             wait(Reason::Lock, "pt_autograd_0", 15 * time),
-        ]
-        .into(),
+        ],
         memory: MemorySnapshot { allocated: 3 << 30, freed: 1 << 30 },
         launch_gap: histogram(&[(40_000, 1000 * time)]),
         dispatchers: vec![DispatcherSnapshot {
@@ -118,16 +116,14 @@ fn starved(time: u64) -> ProcessSnapshot {
             "cudaLaunchKernel",
             false,
             &[(100_000, 450 * time), (4_000_000, 50 * time)],
-        )]
-        .into(),
+        )],
         stalls: vec![StallSnapshot {
             op: op("cudaLaunchKernel"),
             cold: false,
             nested: false,
             calls: 60 * time,
             offcpu,
-        }]
-        .into(),
+        }],
         dispatcher_time: account(&[
             (Phase::Launch, State::Running, 500 * time),
             (Phase::Launch, State::Off(Reason::Preempted), 480 * time),
@@ -141,8 +137,7 @@ fn starved(time: u64) -> ProcessSnapshot {
             wait(Reason::Runqueue, "cpu-burner", 15 * time),
             wait(Reason::Runqueue, "kworker/0:1", 2 * time),
             wait(Reason::Runqueue, "kworker/1:0", 3 * time),
-        ]
-        .into(),
+        ],
         ..process(2, "starved")
     }
 }
@@ -198,7 +193,7 @@ fn threads_of_the_own_process_have_no_pid_and_owners_are_looked_up_once() {
     let of =
         |pid, ms| snapshot::Wait { tgid: Some(Tgid(pid)), ..wait(Reason::Preempted, "burner", ms) };
     // Two processes of one name: the one that took more is named.
-    let now = ProcessSnapshot { waits: vec![own, of(7, 30), of(8, 20)].into(), ..healthy(1) };
+    let now = ProcessSnapshot { waits: vec![own, of(7, 30), of(8, 20)], ..healthy(1) };
     let mut view = View { elapsed: None, rows: between(vec![], 1, vec![now]) };
     let asked = std::cell::RefCell::new(Vec::new());
     view.name_owners(|pid, _| {
@@ -218,7 +213,7 @@ fn another_blocker_is_the_culprit_where_no_time_is_lost() {
             (Phase::Host, State::Off(Reason::Net), 900),
             (Phase::Host, State::Off(Reason::Lock), lock),
         ]),
-        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Lock, "holder", lock)].into(),
+        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Lock, "holder", lock)],
         ..process(1, "server")
     };
     let rows = |lock| between(vec![], 1, vec![idle(lock)]);
@@ -242,8 +237,7 @@ fn a_wait_for_a_worker_is_the_largest_stall_where_it_is_longer_than_what_was_los
                 ..wait(Reason::Poll, "pt_data_worker", 240)
             },
             wait(Reason::Lock, "holder", lock),
-        ]
-        .into(),
+        ],
         ..process(1, "trainer")
     };
     let culprit = |lock| between(vec![], 1, vec![trainer(lock)])[0].culprit.clone().unwrap();
@@ -324,7 +318,7 @@ fn launches_are_counted_in_the_layer_that_makes_them() {
     let direct = calls("cuLaunchKernel", false, &[(5_000, 900)]);
     let nested = CallSnapshot { nested: true, ..calls("cuLaunchKernel", false, &[(5_000, 101)]) };
     let row = |calls: &[CallSnapshot]| {
-        let process = ProcessSnapshot { calls: calls.to_vec().into(), ..process(1, "x") };
+        let process = ProcessSnapshot { calls: calls.to_vec(), ..process(1, "x") };
         between(vec![], 1, vec![process]).remove(0).numbers
     };
     let of_runtime = row(&[runtime.clone(), nested.clone()]);
@@ -338,13 +332,12 @@ fn launches_are_counted_in_the_layer_that_makes_them() {
 #[test]
 fn launches_of_graphs_count_and_have_quantiles_where_there_are_no_others() {
     let graphs = calls("cudaGraphLaunch", false, &[(50_000, 10)]);
-    let process = ProcessSnapshot { calls: vec![graphs].into(), ..process(1, "x") };
+    let process = ProcessSnapshot { calls: vec![graphs], ..process(1, "x") };
     let rows = between(vec![], 10, vec![process.clone()]);
     let own = &rows[0].numbers;
     assert!(own.launches_per_second > 0.0 && own.p50_seconds.unwrap() >= 50e-6);
     let kernels = calls("cudaLaunchKernel", false, &[(5_000, 10)]);
-    let mut both = process;
-    both.calls.push(kernels);
+    let both = ProcessSnapshot { calls: [process.calls, vec![kernels]].concat(), ..process };
     assert!(between(vec![], 10, vec![both])[0].numbers.p99_seconds.unwrap() < 6e-6);
 }
 

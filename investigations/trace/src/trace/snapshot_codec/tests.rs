@@ -137,24 +137,20 @@ impl Source {
             ended: self.maybe(Self::nanos),
             execed: self.flag(),
             measures: self.measures(),
-            calls: self
-                .some(|source| CallSnapshot {
-                    op: source.op(),
-                    cold: source.flag(),
-                    nested: source.flag(),
-                    durations: source.histogram(),
-                    stalled: source.histogram(),
-                })
-                .into(),
-            stalls: self
-                .some(|source| StallSnapshot {
-                    op: source.op(),
-                    cold: source.flag(),
-                    nested: source.flag(),
-                    calls: source.number(),
-                    offcpu: std::array::from_fn(|_| source.nanos()),
-                })
-                .into(),
+            calls: self.some(|source| CallSnapshot {
+                op: source.op(),
+                cold: source.flag(),
+                nested: source.flag(),
+                durations: source.histogram(),
+                stalled: source.histogram(),
+            }),
+            stalls: self.some(|source| StallSnapshot {
+                op: source.op(),
+                cold: source.flag(),
+                nested: source.flag(),
+                calls: source.number(),
+                offcpu: std::array::from_fn(|_| source.nanos()),
+            }),
             launches: LaunchSampling {
                 step: match self.small() % 4 {
                     0 => LaunchStep::Full,
@@ -187,7 +183,7 @@ impl Source {
             dispatchers: self.some(Self::dispatcher),
             worker: self.maybe(Self::dispatcher).map(Box::new),
             launch_gap: self.histogram(),
-            waits: self.some(Self::wait).into(),
+            waits: self.some(Self::wait),
             offcpu: self.some(|source| {
                 (source.one(Role::ALL), source.one(Reason::ALL), source.histogram())
             }),
@@ -256,7 +252,7 @@ proptest! {
 fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
     let mut process =
         ProcessSnapshot::new(ProcId(1), Tgid(42), Comm(*b"python3\0\0\0\0\0\0\0\0\0"));
-    process.waits = vec![Wait::host(Reason::Futex, Comm([b'x'; 16]), Nanos(5))].into();
+    process.waits = vec![Wait::host(Reason::Futex, Comm([b'x'; 16]), Nanos(5))];
     process.dispatcher_time.0[0][Reason::Futex as usize + 1] = Nanos(7);
     process.dispatcher_time.0[0][Reason::Other as usize + 1] = Nanos(1);
     process.switches = [[1, 2], [3, 4], [5, 6]];

@@ -8,7 +8,7 @@ use gpucause_abi::measure::{MEASURES, Measures, WireTag};
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::{
     Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
-    RateEstimate, SharedList,
+    RateEstimate,
 };
 use gpucause_abi::state::LockKind;
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
@@ -442,16 +442,6 @@ impl<T: Message> Value for Vec<T> {
 
     fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
         from.messages(tag, T::read).map(Some)
-    }
-}
-
-impl<T: Message> Value for SharedList<T> {
-    fn write(&self, tag: u32, to: &mut Writer) {
-        Value::write(&**self, tag, to);
-    }
-
-    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
-        Ok(<Vec<T> as Value>::read(from, tag)?.map(Self::from))
     }
 }
 
