@@ -26,9 +26,6 @@ TOLERANCE = 0.03
 WINDOW = 10.0
 # Seconds between readings of the page, and for which they go on after the program's last launch.
 EVERY, AFTER = 0.5, 3.0
-# Launches made while probes change may be seen twice or not at all.
-CHANGING = 4
-
 # Launches a second, 0 for as many as it can, and how many of them; None for a pause of so many seconds.
 PHASES = {
     "burst": [(48_000, 200_000)],
@@ -169,14 +166,14 @@ def compared(name, readings, program):
         return ["it did not begin"], "nothing"
     _, launches, missed, *_ = readings.readings[-1]
     made, wrong = program.points[-1][1], [] if program.ended else ["it did not end"]
-    if launches > made + CHANGING:
+    if launches > made:
         wrong.append("a count above what was made")
     if missed > 0 and launches == 0:
         wrong.append("nothing was seen")
     lasted = program.points[-1][0] - program.points[0][0]
     if missed > 0 and name in STEADY and launches < LEAST_OF_SHARE * max(1 - missed / lasted, 0) * made:
         wrong.append("fewer than the part of the time that was observed")
-    if missed == 0 and abs(launches - made) > CHANGING:
+    if missed == 0 and launches != made:
         wrong.append("a count that is not exact, of all the time")
     errors, outside = [], 0
     for at, _, _, rate, error in readings.readings:

@@ -161,11 +161,14 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	if (cookie & SINGLE_STEPPED)
 		charge_step(thread, class);
 	if (!is_observed(thread, class)) {
-		/* In a pause it is no call of the time that is observed. */
-		if (thread->mode.turn & 1)
+		/* In a pause it is no call of the time that is observed, and a probe that goes soon is no load of the step. */
+		if (thread->mode.turn & 1 || thread->mode.driver_only == DRIVER_ONLY_BEGINS)
 			leave_unobserved(thread);
 		else
 			leave_at_entry(thread, LOAD_NESTED);
+		/* The part of this launch in the driver, which comes next, is its own. */
+		if (class == LOAD_RUNTIME)
+			thread->counted_stack = 0;
 		return false;
 	}
 	if (thread->off_since_ns)

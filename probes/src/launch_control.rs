@@ -2,6 +2,7 @@
 //! what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
+mod launch_layer;
 pub(crate) mod modes;
 pub(crate) mod slices;
 
@@ -14,6 +15,7 @@ use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use self::budget::{CallBudget, Limits, Window, as_one_thread};
+use self::launch_layer::LaunchLayer;
 use self::modes::LaunchModes;
 use self::slices::{Random, Slices, Stretch};
 use crate::attach::CallProbes;
@@ -57,8 +59,7 @@ struct Caller {
     slices: Slices,
     /// Odd while paused.
     turn: u32,
-    /// True while the driver's probes replace the runtime's.
-    driver_only: bool,
+    layer: LaunchLayer,
     /// Observed time of this window, up to the last pause.
     observed: Duration,
 }
@@ -160,6 +161,7 @@ impl LaunchControl {
         if !ids.is_empty() {
             self.switch_presence(&ids, registry)?;
         }
+        self.end_handovers(now)?;
         self.limit(registry);
         self.begin_part_time()?;
         let began = Instant::now();
@@ -169,8 +171,9 @@ impl LaunchControl {
             Presence::Observed { until, .. } => until,
             Presence::Paused { until } => Some(until),
         });
+        let handovers = self.callers.values().filter_map(|own| own.layer.handover_ends());
         let next = if has_windows { self.opened } else { now } + WINDOW;
-        Ok(ends.chain(retired).fold(next, Instant::min))
+        Ok(ends.chain(handovers).chain(retired).fold(next, Instant::min))
     }
 
     /// Evaluates the ended window of each process and opens the next.
@@ -259,7 +262,8 @@ impl LaunchControl {
             asyncs_sampled = rung.samples_asyncs(),
             "observation of calls changed to stay within the budget"
         );
-        caller.driver_only = rung.rank() >= Rung::DriverOnly.rank() && caller.budget.nests();
+        let to_driver = rung.rank() >= Rung::DriverOnly.rank() && caller.budget.nests();
+        caller.layer = caller.layer.moved(to_driver, now);
         caller.presence = match (caller.presence, rung) {
             // Resumes at once.
             (Presence::Paused { .. }, rung) if !matches!(rung, Rung::PartTime(_)) => {
@@ -271,6 +275,17 @@ impl LaunchControl {
             (paused, _) => paused,
         };
         write_mode(&mut self.modes, load.id, caller)
+    }
+
+    /// The runtime's probes are not needed any more.
+    fn end_handovers(&mut self, now: Instant) -> Result<(), ControlError> {
+        for (id, own) in &mut self.callers {
+            if own.layer.handover_ends().is_some_and(|until| until <= now) {
+                own.layer = LaunchLayer::Driver;
+                write_mode(&mut self.modes, *id, own)?;
+            }
+        }
+        Ok(())
     }
 
     /// Begins the first slice of processes that are partly observed from now on: after their probes have changed, which takes
@@ -365,6 +380,9 @@ impl LaunchControl {
             return Ok(());
         };
         own.turn = own.turn.wrapping_add(1);
+        if own.layer.handover_ends().is_some() {
+            own.layer = LaunchLayer::Driver;
+        }
         write_mode(&mut self.modes, id, own)?;
         let (paused_at, now) = (monotonic_now(), Instant::now());
         let launches = self.reader.launches_of(id)?.unwrap_or(before);
@@ -393,7 +411,7 @@ impl LaunchControl {
         let removed = |own: &Caller| {
             let paused = matches!(own.presence, Presence::Paused { .. });
             Removed {
-                runtime: paused || own.driver_only,
+                runtime: paused || own.layer == LaunchLayer::Driver,
                 driver: paused,
                 queries: !own.budget.rung().has_queries(),
                 asyncs: paused && own.budget.makes_asyncs(),
@@ -434,7 +452,7 @@ impl Caller {
             stretch: Stretch::default(),
             slices: Slices::default(),
             turn: 0,
-            driver_only: false,
+            layer: LaunchLayer::Runtime,
             observed: Duration::ZERO,
         }
     }
@@ -458,7 +476,7 @@ fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Caller) -> Result<(), C
     let mode = LaunchModeRecord {
         turn: own.turn,
         sample_every: if rung.samples_launches() { ONE_IN } else { 0 },
-        driver_only: own.driver_only.into(),
+        driver_only: own.layer.driver_only(),
         shed: if rung.has_queries() { 0 } else { SHED_QUERIES }
             | if rung.samples_asyncs() { SHED_ASYNCS } else { 0 },
     };

@@ -92,7 +92,7 @@ records! {
         turn: u32,
         /// One in so many launches is timed, the others are counted; 0 and 1 for all.
         sample_every: u32,
-        /// 1 when launches of the runtime are left to the driver's probes.
+        /// 0 when launches of the runtime are counted where they begin, else [`DRIVER_ONLY`] or [`DRIVER_ONLY_BEGINS`].
         driver_only: u32,
         /// `SHED_` bits.
         shed: u32,
