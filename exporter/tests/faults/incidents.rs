@@ -13,5 +13,6 @@ mod expected;
 mod exporters;
 mod faults;
 mod healthy;
+mod programs;
 mod stack;
 mod webhook;
