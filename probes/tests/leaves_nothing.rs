@@ -201,7 +201,7 @@ fn run_workload(fixture: &Fixture, calls: u64) -> serde_json::Value {
 
 #[test]
 fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
-    let (attaches, calls, few) = if is_emulated() { (3, 600, 100) } else { (20, 60_000, 10_000) };
+    let (attaches, calls, few) = if is_emulated() { (3, 600, 100) } else { (12, 60_000, 10_000) };
     let fixture = fixture();
     let target = built("gpucause-workload");
     let laid_out = Command::new(&target)

@@ -50,7 +50,7 @@ fn until_step(observed: &Observed, pid: u32, label: &str) -> Result<ProcessSnaps
 /// Runs a program that is over a budget at this step, beside one that is calm, and compares both with the truth.
 fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f64)) -> Result<()> {
     // Until the step is taken, and some seconds at it: a rate is that of ten.
-    let seconds = if label == "part_time" { 14 } else { 6 };
+    let seconds = if label == "part_time" { 14 } else { 5 };
     let work = format!("{REAL} rate --per-second {RATE} --seconds {seconds}");
     let (observed, stand_ins, mut busy) = start(&Options { mode, ..Options::default() }, &work)?;
     let mut calm = stand_ins.start(&format!("{REAL} rate --per-second 300 --seconds {seconds}"))?;

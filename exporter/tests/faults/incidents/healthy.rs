@@ -16,7 +16,7 @@ const SCENARIOS: [[&str; 2]; 2] = [["healthy", "healthy-idle"], ["healthy-noise"
 fn length() -> (u64, u32) {
     let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
     let each = total.map(|all| all.parse::<u64>().expect("a number of seconds") / 2);
-    each.map_or((12, SPEED), |seconds| (seconds, 1))
+    each.map_or((9, SPEED), |seconds| (seconds, 1))
 }
 
 /// Starts a program; `cpu` is that of its dispatcher thread.

@@ -22,23 +22,30 @@ fn is_of(exporter: &Exporter, pid: &str, chain: &Value, (kind, lock): (&str, &st
     }
 }
 
-fn is_named(exporter: &Exporter, kind: &str, lock: &str) {
+/// A program that waits for a lock of this kind.
+fn waiting(kind: &str) -> Workload {
     let block = format!("--kind={kind}");
     let mut workload =
         Workload::start(&["block", &block, "--between-calls", "--each=5ms", "--count=10000"]);
     workload.go();
-    let pid = workload.pid();
-    let chain = until("a chain of the lock", || chain_of(exporter, &pid, "kernel_lock"));
-    assert!(chain["culprit"]["tid"].is_u64(), "{kind}: {chain}");
-    is_of(exporter, &pid, &chain, (kind, lock));
+    workload
 }
 
 #[test]
 fn a_thread_that_waits_for_a_lock_of_the_kernel_has_its_kind_and_its_holder() {
     let exporter = Exporter::start(&[]);
-    is_named(&exporter, "kernel_mappings", "mmap_lock");
-    is_named(&exporter, "kernel_faults", "mmap_lock");
-    is_named(&exporter, "kernel_files", "a file or folder");
+    let kinds = [
+        ("kernel_mappings", "mmap_lock"),
+        ("kernel_faults", "mmap_lock"),
+        ("kernel_files", "a file or folder"),
+    ];
+    let programs = kinds.map(|(kind, _)| waiting(kind));
+    for (program, expected) in programs.iter().zip(kinds) {
+        let pid = program.pid();
+        let chain = until("a chain of the lock", || chain_of(&exporter, &pid, "kernel_lock"));
+        assert!(chain["culprit"]["tid"].is_u64(), "{expected:?}: {chain}");
+        is_of(&exporter, &pid, &chain, expected);
+    }
 }
 
 /// Programs that wait for these locks, with nearly all of what they lost.

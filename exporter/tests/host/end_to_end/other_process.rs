@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const SCRIPT: &str = "other_process.py";
 /// Causes that are found at all are found by then.
-const FOUND_WITHIN: Duration = Duration::from_secs(12);
+const FOUND_WITHIN: Duration = Duration::from_secs(9);
 /// Least part of the waits that are the culprit's.
 const CULPRITS: f64 = 0.9;
 
