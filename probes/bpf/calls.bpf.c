@@ -161,12 +161,12 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	if (cookie & SINGLE_STEPPED)
 		charge_step(thread, class);
 	if (!is_observed(thread, class)) {
-		/* In a pause it is no call of the time that is observed, and a probe that goes soon is no load of the step. */
+		/* In a pause it is no call of the time that is observed. Probes that are about to go are no load of the step. */
 		if (thread->mode.turn & 1 || thread->mode.driver_only == DRIVER_ONLY_BEGINS)
 			leave_unobserved(thread);
 		else
 			leave_at_entry(thread, LOAD_NESTED);
-		/* The part of this launch in the driver, which comes next, is its own. */
+		/* A new launch: what it calls in the driver counts by itself. */
 		if (class == LOAD_RUNTIME)
 			thread->counted_stack = 0;
 		return false;

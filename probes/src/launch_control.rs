@@ -294,6 +294,7 @@ impl LaunchControl {
         let begins = |own: &Caller| {
             matches!(own.budget.rung(), Rung::PartTime(_))
                 && matches!(own.presence, Presence::Observed { until: None, .. })
+                && own.layer.handover_ends().is_none()
         };
         if !self.callers.values().any(begins) {
             return Ok(());
@@ -380,9 +381,6 @@ impl LaunchControl {
             return Ok(());
         };
         own.turn = own.turn.wrapping_add(1);
-        if own.layer.handover_ends().is_some() {
-            own.layer = LaunchLayer::Driver;
-        }
         write_mode(&mut self.modes, id, own)?;
         let (paused_at, now) = (monotonic_now(), Instant::now());
         let launches = self.reader.launches_of(id)?.unwrap_or(before);

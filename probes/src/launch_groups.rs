@@ -3,7 +3,7 @@
 //!
 //! Groups are replaced without missing a call: new links are attached in a state that does not count, then one update
 //! makes them count and retires the old ones, which report returns until [`DRAIN`] has passed. A call that begins during
-//! the update may count twice or not at all.
+//! the update may be missed: the kernel runs the program of the newer link first.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

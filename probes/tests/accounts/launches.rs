@@ -136,9 +136,11 @@ fn then_every_launch_is_counted_and_one_in_so_many_is_timed() -> Result<()> {
 #[test]
 fn launches_on_their_way_to_the_driver_count_once_when_those_of_the_runtime_do_no_more()
 -> Result<()> {
-    let work =
-        "--wait --hold --script nest=1;cudaLaunchKernel:spin=1us calls --threads 8 --calls 200000";
-    let (observed, _stand_ins, mut workload) = start(&Options::default(), work)?;
+    let threads = 4 * std::thread::available_parallelism()?.get();
+    let work = format!(
+        "--wait --hold --script nest=1;cudaLaunchKernel:spin=1us calls --threads {threads} --calls 200000"
+    );
+    let (observed, _stand_ins, mut workload) = start(&Options::default(), &work)?;
     // So little that nearly all is only counted, whatever that takes.
     observed.set_limits(1e-6, f64::INFINITY);
     workload.go()?;

@@ -108,8 +108,9 @@ fn relieve(stack: &Stack, fault: &Notified) {
     }
     let pid = fault.pid;
     // Not by a recording rule, which is up to half a minute late.
-    let window = 60 / SPEED;
-    let lost = format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[{window}s])) < 0.1");
+    let window = 60_000 / SPEED;
+    let lost =
+        format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[{window}ms])) < 0.1");
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 
@@ -118,8 +119,8 @@ fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
     let amount = |series: &str| format!("sum(sum_over_time({series}[1h]))");
     let of_process = format!("cause:gpucause_lost_seconds:increase1m{{pid=\"{pid}\"}}");
     // Amounts are of the minute before.
-    let minute = 60 / SPEED;
-    let counted = format!("sum(gpucause_stall_seconds_total{{pid=\"{pid}\"}} offset {minute}s)");
+    let minute = 60_000 / SPEED;
+    let counted = format!("sum(gpucause_stall_seconds_total{{pid=\"{pid}\"}} offset {minute}ms)");
     let all = amount("cause:gpucause_lost_seconds:increase1m");
     let price = amount("owner:gpucause_lost_cost:increase1m{currency=\"USD\"}");
     let pairs = [

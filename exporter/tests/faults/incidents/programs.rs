@@ -47,9 +47,14 @@ fn failing() -> Workload {
 }
 
 fn until_fired(stack: &Stack, alerts: &Alerts) {
+    let mut last = Alerts::new();
     within(DEADLINE, "each alert", || {
         let now = firing(&stack.prometheus);
-        println!("{now:?}");
+        if now != last {
+            println!("{now:?}");
+            last.clone_from(&now);
+        }
+        std::thread::sleep(Duration::from_millis(500));
         now.is_superset(alerts).then_some(())
     });
 }

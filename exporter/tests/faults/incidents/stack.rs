@@ -19,10 +19,10 @@ use super::webhook::Webhook;
 use crate::alone::alone;
 use crate::trainer::{Trainer, libraries};
 
-/// How many times as fast the clock is. Scrapes and evaluations, shipped with 15 s between them, then have 2 s.
+/// How many times as fast the clock is. Scrapes and evaluations, shipped with 15 s between them, then have 1.875 s.
 pub(crate) const SPEED: u32 = 8;
 /// Interval of scrapes and evaluations, whatever the clock.
-const INTERVAL: &str = "2s";
+const INTERVAL: &str = "1875ms";
 
 /// Until the second Prometheus has seen what the first notified of: by a phase of its own, not later by more than an evaluation.
 const NATIVE_DEADLINE: Duration = Duration::from_secs(15);

@@ -45,12 +45,18 @@ fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
 
 #[test]
 fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_right() {
+    const SECONDS: Duration = Duration::from_secs(13);
     let exporter = Exporter::start(&["--probe.budget=1%", "--probe.counting-limit=1%"]);
-    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=13"]);
+    let mut workload = Workload::start(&[
+        "rate",
+        "--per-second=50000",
+        &format!("--seconds={}", SECONDS.as_secs()),
+    ]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let pid = workload.pid();
     let own = [("pid", pid.as_str())];
     workload.go();
+    let started = Instant::now();
     let part_time = [own[0], ("step", "part_time")];
     until("launches observed in part", || {
         exporter.samples().has(SAMPLING, &part_time).then_some(())
@@ -63,6 +69,7 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
         let observed = after.sum(OBSERVED, &own) - before.sum(OBSERVED, &own);
         (observed > 0.5).then_some((after, wall))
     });
+    assert!(started.elapsed() < SECONDS, "it ended before it was measured");
     let truth = workload.truth();
     let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert!(after.sum(LAUNCHES, &own) < truth["calls"]["cudaLaunchKernel"].as_f64().unwrap());
@@ -72,7 +79,7 @@ fn over_the_counting_limit_calls_are_seen_part_of_the_time_and_their_rate_stays_
         "{observed} s and {unobserved} s of {wall} s"
     );
     let rate = more(LAUNCHES, &own) / observed;
-    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 13.0;
+    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / SECONDS.as_secs_f64();
     assert!(
         (rate / true_rate - 1.0).abs() < 0.03,
         "{rate} launches/s, where there are {true_rate}"

@@ -13,11 +13,11 @@ pub const ASYNC_ONE_IN: usize = 61;
 pub const SHED_QUERIES: u32 = 1;
 /// Asynchronous calls are counted, and one in [`ASYNC_ONE_IN`] is timed.
 pub const SHED_ASYNCS: u32 = 2;
-
-/// Launches of the runtime are left to the driver's probes.
+/// In a [`LaunchModeRecord`](super::LaunchModeRecord)'s `driver_only`: launches of the runtime are counted in the driver.
 pub const DRIVER_ONLY: u32 = 1;
-/// So they are from now on: the driver's part of one that the runtime's probe has counted may be yet to come.
+/// They are from now on: the driver's part of one that the runtime's probe has counted may be yet to come.
 pub const DRIVER_ONLY_BEGINS: u32 = 2;
+
 /// [`Watch`](super::Watch)'s `calibrates` while the daemon's own calls are timed like others.
 pub const CALIBRATE_TIMED: u32 = 1;
 /// While they are counted and not timed.
