@@ -3,7 +3,7 @@
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
-# make test-waits  more than `make test` has: ways to wait (files, locks, processes, limits), faults of exporters and programs and their alerts; twenty minutes
+# make test-waits  more than `make test` has: ways to wait (files, locks, processes, limits), faults of exporters and their alerts; a quarter of an hour
 # make healthy  ten minutes of programs with which nothing is wrong, and a minute of each one of real PyTorch: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes

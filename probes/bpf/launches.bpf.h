@@ -198,8 +198,8 @@ VERIFIED_ONCE int copy_mode(struct thread *thread)
 	/* Forget the counted call, or the part of a later one would be taken for its part: nothing tells of later ones in a pause,
 	 * or of those of the runtime without its probes. */
 	if (thread->mode.turn != turn ||
-	    (thread->mode.driver_only != driver_only && thread->mode.driver_only == DRIVER_ONLY &&
-	     load_class(thread->counted_op) == LOAD_RUNTIME))
+	    (thread->mode.driver_only != driver_only && thread->mode.driver_only &&
+	     thread->mode.driver_only != DRIVER_ONLY_BEGINS && load_class(thread->counted_op) == LOAD_RUNTIME))
 		thread->counted_stack = 0;
 	if (thread->mode.turn != turn)
 		thread->ran_before_ns = running_time(thread) - thread->reported_ran_ns;

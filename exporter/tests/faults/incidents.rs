@@ -13,6 +13,5 @@ mod expected;
 mod exporters;
 mod faults;
 mod healthy;
-mod programs;
 mod stack;
 mod webhook;

@@ -100,7 +100,6 @@ fn constants() -> Vec<(&'static str, usize)> {
         ("ASYNC_ONE_IN", record::ASYNC_ONE_IN),
         ("SHED_QUERIES", record::SHED_QUERIES as usize),
         ("SHED_ASYNCS", record::SHED_ASYNCS as usize),
-        ("DRIVER_ONLY", record::DRIVER_ONLY as usize),
         ("DRIVER_ONLY_BEGINS", record::DRIVER_ONLY_BEGINS as usize),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
         ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),

@@ -205,7 +205,7 @@ fn assert_that_all_is_evaluated(prometheus: &Prometheus) {
 }
 
 /// The alerts that fired in the last hour, by name and PID.
-pub(super) fn firing(prometheus: &Prometheus) -> BTreeSet<(String, String)> {
+fn firing(prometheus: &Prometheus) -> BTreeSet<(String, String)> {
     let series = prometheus.series("max_over_time(ALERTS{alertstate=\"firing\"}[1h])");
     let label = |metric: &Value, name: &str| metric[name].as_str().unwrap_or_default().to_owned();
     let of = |metric: &Value| (label(metric, "alertname"), label(metric, "pid"));
