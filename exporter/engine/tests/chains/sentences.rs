@@ -12,7 +12,7 @@ fn forms(value: f64) -> Vec<String> {
     // A number that rounds to ten has no tenths.
     let digits = |v: f64| if v >= 9.95 { format!("{v:.0}") } else { format!("{v:.1}") };
     let units = [1.0, 1e3, 1e6, 1e9].map(|by| digits(value * by));
-    let bytes = (0..5).map(|power| digits(value / 1024f64.powi(power)));
+    let bytes = (0..7).map(|power| digits(value / 1024f64.powi(power)));
     let mut forms: Vec<_> = units.into_iter().chain(bytes).collect();
     forms.extend([digits(value * 100.0), format!("{value:.0}")]);
     forms
