@@ -150,8 +150,13 @@ static __noinline bool enter(struct bpf_user_pt_regs_t *ctx, struct task_struct 
 	struct frame *frame;
 	__u64 offcpu;
 
-	if (watch.paused || closed_links[link & (MAX_LINKS - 1)])
+	if (watch.paused)
 		return false;
+	/* A probe takes its time until the kernel has removed it. */
+	if (closed_links[link & (MAX_LINKS - 1)]) {
+		leave_unobserved(thread_of(task));
+		return false;
+	}
 	thread = dispatcher(task);
 	if (!thread)
 		return false;

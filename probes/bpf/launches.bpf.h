@@ -28,7 +28,7 @@ static __always_inline __u64 spent_by_running(__u32 spent_ns, __u32 ran_ns)
 VERIFIED_ONCE int report_load(struct thread *thread)
 {
 	struct proc *proc;
-	__u32 window, ran;
+	__u32 window, ran, id, before;
 
 	if (!thread)
 		return 0;
@@ -47,8 +47,13 @@ VERIFIED_ONCE int report_load(struct thread *thread)
 		proc->all_spent_ran = 0;
 		proc->load.spent_ns = 0;
 	}
-	if (proc->load.spent_ns <= thread->load.spent_ns)
+	before = proc->load.spent_ns;
+	if (before <= thread->load.spent_ns)
 		__builtin_memcpy(&proc->load, &thread->load, sizeof(proc->load));
+	if (watch.overspent_ns && before < watch.overspent_ns && thread->load.spent_ns >= watch.overspent_ns) {
+		id = thread->proc_id;
+		bpf_ringbuf_output(&overspent, &id, sizeof(id), 0);
+	}
 	/* Running time in a pause does not count, although calls that wait are observed then, too. */
 	ran = thread->mode.turn & 1 ? thread->reported_ran_ns : running_time(thread) - thread->ran_before_ns;
 	__sync_fetch_and_add(&proc->all_spent_ns, thread->load.spent_ns - thread->reported_spent_ns);

@@ -82,6 +82,12 @@ MAP(bytes, HASH, BPF_F_NO_PREALLOC, 32768, struct bytes_key, __u64);
 /* process id -> launch mode, for processes over budget. Written by user space. */
 MAP(launch_modes, HASH, 0, 4096, __u32, struct launch_mode);
 
+/* Ids of processes whose hits took far more than their part of a window; user space sleeps on it. The size is one page of any kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} overspent SEC(".maps");
+
 /* Time accounts of ended dispatcher threads, by process. Those of live threads are in their records. */
 MAP(accounts, HASH, BPF_F_NO_PREALLOC, 16384, __u32, struct account);
 

@@ -119,7 +119,9 @@ impl BackgroundTasks<CallProbes> for Attacher {
         Tick { again, paused: !self.enabled }
     }
 
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.desired.as_fd())
+    fn wake(&self) -> Vec<BorrowedFd<'_>> {
+        // Nothing takes reports while probes are disabled.
+        let launches = self.enabled.then(|| self.launches.as_fd());
+        std::iter::once(self.desired.as_fd()).chain(launches).collect()
     }
 }

@@ -60,9 +60,9 @@ pub trait BackgroundTasks<A: Attach> {
         Tick::default()
     }
 
-    /// Readable when something is due.
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// One of them is readable when something is due.
+    fn wake(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 }
 

@@ -2,26 +2,30 @@
 //! what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
+mod caller;
 mod launch_layer;
 pub(crate) mod modes;
+pub(crate) mod overspent;
 pub(crate) mod slices;
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpucause_abi::record::{LaunchModeRecord, LoadRecord, SHED_ASYNCS, SHED_QUERIES};
 use gpucause_abi::snapshot::LaunchStep;
-use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_abi::{ProcId, Tgid};
 
-use self::budget::{CallBudget, Limits, Window, as_one_thread};
-use self::launch_layer::LaunchLayer;
+use self::budget::Limits;
+use self::caller::{Caller, Presence};
+use self::launch_layer::{HANDOVER, LaunchLayer};
 use self::modes::LaunchModes;
-use self::slices::{Random, Slices, Stretch};
+use self::overspent::Overspent;
+use self::slices::{Random, Stretch, mean_length};
 use crate::attach::CallProbes;
-use crate::hit_cost::{Coldness, HitCosts};
+use crate::hit_cost::HitCosts;
 use crate::host_clock::monotonic_now;
-use crate::launch_states::{LaunchStates, ONE_IN, Rung};
+use crate::launch_states::{LaunchStates, Rung};
 use crate::reader::{Load, ReadError, Reader};
 use crate::registry::{Registry, Removed};
 
@@ -29,45 +33,16 @@ use crate::registry::{Registry, Removed};
 const WINDOW: Duration = Duration::from_millis(500);
 /// Hits may take this multiple of the budget in a window before calls are only counted: windows differ in length.
 const QUOTA: f64 = 1.1;
-/// Shorter observation of a window is not evaluated.
-const LEAST_OBSERVED: Duration = Duration::from_millis(20);
-
-/// Observation of a process's calls: active or paused.
-#[derive(Debug, Clone, Copy)]
-enum Presence {
-    /// Observed since then, when so many launches had been made; without an end permanently.
-    Observed {
-        since: Instant,
-        launches: u32,
-        until: Option<Instant>,
-    },
-    Paused {
-        until: Instant,
-    },
-}
-
-/// A process that makes calls.
-#[derive(Debug)]
-struct Caller {
-    tgid: Tgid,
-    budget: CallBudget,
-    coldness: Coldness,
-    presence: Presence,
-    /// The pause after this slice.
-    pause: Duration,
-    stretch: Stretch,
-    slices: Slices,
-    /// Odd while paused.
-    turn: u32,
-    layer: LaunchLayer,
-    /// Observed time of this window, up to the last pause.
-    observed: Duration,
-}
+/// Hits that take this multiple of that are too many whatever the rest of the window brings.
+const FAR_TOO_MUCH: f64 = 4.0;
+/// Shorter observation of a window is not evaluated: only its cost counts.
+const LEAST_OBSERVED: Duration = Duration::from_millis(8);
 
 /// The controller.
 #[derive(Debug)]
 pub(crate) struct LaunchControl {
     modes: LaunchModes,
+    overspent: Overspent,
     reader: Arc<Reader>,
     states: Arc<LaunchStates>,
     costs: HitCosts,
@@ -93,13 +68,14 @@ pub(crate) enum ControlError {
 
 impl LaunchControl {
     pub(crate) fn new(
-        modes: LaunchModes,
+        (modes, overspent): (LaunchModes, Overspent),
         reader: Arc<Reader>,
         states: Arc<LaunchStates>,
         (costs, pinned): (Option<HitCosts>, Option<LaunchStep>),
     ) -> Self {
         Self {
             modes,
+            overspent,
             reader,
             states,
             costs: costs.unwrap_or_default(),
@@ -120,9 +96,11 @@ impl LaunchControl {
             self.window = self.modes.open_window()?;
             self.opened = Instant::now();
         }
-        let quota = limits.filter(|_| self.pinned.is_none());
-        self.modes
-            .set_quota(self.costs.warm, quota.map(|own| WINDOW.mul_f64(own.budget * QUOTA)))?;
+        let quota = limits
+            .filter(|_| self.pinned.is_none())
+            .map(|own| WINDOW.mul_f64(own.budget * QUOTA))
+            .map(|quota| (quota, quota.mul_f64(FAR_TOO_MUCH)));
+        self.modes.set_quota(self.costs.warm, quota)?;
         self.limits = limits;
         Ok(())
     }
@@ -145,12 +123,15 @@ impl LaunchControl {
     ) -> Result<Instant, ControlError> {
         let is_limited = self.limits.is_some() || self.pinned.is_some();
         let has_windows = is_limited || !self.callers.is_empty();
+        let overspent = self.overspent.take();
+        let limits =
+            self.limits.map(|own| own.where_probes_go(registry.attacher().is_per_process()));
         if has_windows && now >= self.opened + WINDOW {
             let loads = self.reader.loads()?;
-            let limits =
-                self.limits.map(|own| own.where_probes_go(registry.attacher().is_per_process()));
             self.evaluate(now, &loads, limits)?;
             self.inherit(&loads, registry);
+        } else if let Some(limits) = limits.filter(|_| !overspent.is_empty()) {
+            self.relieve(now, &overspent, limits)?;
         }
         let due = |own: &Caller| match own.presence {
             Presence::Observed { until, .. } => until.is_some_and(|until| until <= now),
@@ -163,7 +144,6 @@ impl LaunchControl {
         }
         self.end_handovers(now)?;
         self.limit(registry);
-        self.begin_part_time()?;
         let began = Instant::now();
         let retired = registry.attacher().detach_retired(now);
         self.change += began.elapsed();
@@ -196,28 +176,19 @@ impl LaunchControl {
                 continue;
             }
             let opened = self.opened;
-            let is_new = !self.callers.contains_key(&load.id);
             let caller = self.callers.entry(load.id).or_insert_with(|| Caller::new(load, opened));
             let still = match caller.presence {
                 Presence::Observed { since, .. } => now - since.max(self.opened),
                 Presence::Paused { .. } => Duration::ZERO,
             };
             let observed = (std::mem::take(&mut caller.observed) + still).min(elapsed);
+            let load_now = is_now.then_some(load);
+            let (window, cost) = caller.window(load_now, (elapsed, observed), &self.costs);
             if observed < LEAST_OBSERVED.min(elapsed) {
-                caller.budget.rest(elapsed, limits);
+                caller.budget.account(&window, limits);
                 continue;
             }
-            let hits = if is_now { load.hits } else { LoadRecord::default() };
-            let cost = caller.coldness.follow(&hits, &self.costs);
-            let spent_ns = self.costs.spent(hits.spent_ns, cost);
-            let busiest = Nanos(hits.spent_ns.into());
-            let weight = match is_now {
-                true => as_one_thread(busiest, load.all_spent, load.all_spent_ran, observed),
-                false => 1.0,
-            };
-            let window =
-                Window { elapsed, observed, load: LoadRecord { spent_ns, ..hits }, weight };
-            caller.end_window(now, load.launches, is_new);
+            caller.end_window(now, load.launches);
             let before = caller.budget.rung();
             let after = match self.pinned {
                 Some(rung) => caller.budget.pin(&window, rung),
@@ -232,6 +203,34 @@ impl LaunchControl {
         }
         self.window = self.modes.open_window()?;
         self.opened = now;
+        Ok(())
+    }
+
+    /// Observes less of processes whose hits took far too much of this window already.
+    fn relieve(
+        &mut self,
+        now: Instant,
+        overspent: &[ProcId],
+        limits: Limits,
+    ) -> Result<(), ControlError> {
+        for load in self.reader.loads()? {
+            if !overspent.contains(&load.id) || load.window != self.window {
+                continue;
+            }
+            let opened = self.opened;
+            let caller = self.callers.entry(load.id).or_insert_with(|| Caller::new(&load, opened));
+            let before = caller.budget.rung();
+            if matches!(before, Rung::PartTime(_)) || self.pinned.is_some() {
+                continue;
+            }
+            // Since the first hit: it may have begun a moment ago.
+            let ran = load.all_spent_ran / (load.all_spent.0 as f64).max(1.0);
+            let busy = Duration::from_nanos(ran as u64).clamp(LEAST_OBSERVED, WINDOW);
+            let (window, cost) = caller.window(Some(&load), (WINDOW, busy), &self.costs);
+            if caller.budget.anticipate(&window, cost, limits) != before {
+                self.change_rung(now, &load, before)?;
+            }
+        }
         Ok(())
     }
 
@@ -264,17 +263,45 @@ impl LaunchControl {
         );
         let to_driver = rung.rank() >= Rung::DriverOnly.rank() && caller.budget.nests();
         caller.layer = caller.layer.moved(to_driver, now);
-        caller.presence = match (caller.presence, rung) {
+        match (caller.presence, rung) {
+            (Presence::Observed { .. }, Rung::PartTime(share)) => {
+                return self.begin_part_time(load.id, share);
+            }
             // Resumes at once.
             (Presence::Paused { .. }, rung) if !matches!(rung, Rung::PartTime(_)) => {
-                Presence::Paused { until: now }
+                caller.presence = Presence::Paused { until: now };
             }
             (Presence::Observed { since, launches, .. }, _) => {
-                Presence::Observed { since, launches, until: None }
+                caller.presence = Presence::Observed { since, launches, until: None };
             }
-            (paused, _) => paused,
-        };
-        write_mode(&mut self.modes, load.id, caller)
+            (Presence::Paused { .. }, _) => {}
+        }
+        Ok(self.modes.set(load.id, caller.mode())?)
+    }
+
+    /// Pauses a process that is partly observed from now on. When the pause ends, no launch that the runtime's probes counted is on its
+    /// way to the driver any more.
+    fn begin_part_time(&mut self, id: ProcId, share: f64) -> Result<(), ControlError> {
+        self.change = Duration::ZERO;
+        let mean = self.mean_slice(id, share);
+        let Some(own) = self.callers.get_mut(&id) else { return Ok(()) };
+        own.layer = own.layer.after_pause();
+        let mut stretch = Stretch::default();
+        let (_, pause) = stretch.next(share, mean, &mut self.random);
+        own.pause = pause.max(HANDOVER);
+        self.pause_one(id)?;
+        if let Some(own) = self.callers.get_mut(&id) {
+            own.stretch = stretch;
+        }
+        Ok(())
+    }
+
+    /// The mean length of a slice of the process, in seconds.
+    fn mean_slice(&self, id: ProcId, share: f64) -> f64 {
+        let partly = |own: &&Caller| matches!(own.budget.rung(), Rung::PartTime(_));
+        let processes = self.callers.values().filter(partly).count();
+        let taken = self.callers.get(&id).map_or(0.0, |own| own.taken(&self.costs));
+        mean_length(share, taken, self.change, processes)
     }
 
     /// The runtime's probes are not needed any more.
@@ -282,27 +309,7 @@ impl LaunchControl {
         for (id, own) in &mut self.callers {
             if own.layer.handover_ends().is_some_and(|until| until <= now) {
                 own.layer = LaunchLayer::Driver;
-                write_mode(&mut self.modes, *id, own)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Begins the first slice of processes that are partly observed from now on: after their probes have changed, which takes
-    /// longer than a slice.
-    fn begin_part_time(&mut self) -> Result<(), ControlError> {
-        let begins = |own: &Caller| {
-            matches!(own.budget.rung(), Rung::PartTime(_))
-                && matches!(own.presence, Presence::Observed { until: None, .. })
-                && own.layer.handover_ends().is_none()
-        };
-        if !self.callers.values().any(begins) {
-            return Ok(());
-        }
-        for load in self.reader.loads()? {
-            if let Some(own) = self.callers.get_mut(&load.id).filter(|own| begins(own)) {
-                own.stretch = Stretch::default();
-                self.begin_slice(load.id, load.launches);
+                self.modes.set(*id, own.mode())?;
             }
         }
         Ok(())
@@ -310,17 +317,18 @@ impl LaunchControl {
 
     /// A process is observed from now on, for a slice if it is partly observed.
     fn begin_slice(&mut self, id: ProcId, launches: u32) {
-        let partly = |own: &&Caller| matches!(own.budget.rung(), Rung::PartTime(_));
-        let processes = self.callers.values().filter(partly).count();
+        let Some(rung) = self.callers.get(&id).map(|own| own.budget.rung()) else { return };
+        let share = if let Rung::PartTime(share) = rung { Some(share) } else { None };
+        let mean = share.map_or(0.0, |share| self.mean_slice(id, share));
         let Some(own) = self.callers.get_mut(&id) else { return };
         let since = Instant::now();
         let mut until = None;
-        if let Rung::PartTime(share) = own.budget.rung() {
-            let (slice, pause) = own.stretch.next(share, self.change, processes, &mut self.random);
+        if let Some(share) = share {
+            let (slice, pause) = own.stretch.next(share, mean, &mut self.random);
             own.pause = pause;
             until = Some(since + slice);
         }
-        own.presence = Presence::Observed { since, launches, until };
+        own.presence = Presence::Observed { since, launches: Some(launches), until };
     }
 
     /// Resumes paused processes and pauses observed ones.
@@ -349,7 +357,8 @@ impl LaunchControl {
             match self.callers.get_mut(&id).zip(load) {
                 Some((own, &Load { launches, .. })) => {
                     let since = Instant::now();
-                    own.presence = Presence::Observed { since, launches, until: None };
+                    own.presence =
+                        Presence::Observed { since, launches: Some(launches), until: None };
                     resumed.push((id, launches));
                 }
                 // It ended in the pause.
@@ -361,7 +370,7 @@ impl LaunchControl {
         for (id, launches) in resumed {
             let Some(own) = self.callers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
-            write_mode(&mut self.modes, id, own)?;
+            self.modes.set(id, own.mode())?;
             self.states.resume(id, monotonic_now());
             self.begin_slice(id, launches);
         }
@@ -381,17 +390,18 @@ impl LaunchControl {
             return Ok(());
         };
         own.turn = own.turn.wrapping_add(1);
-        write_mode(&mut self.modes, id, own)?;
+        self.modes.set(id, own.mode())?;
         let (paused_at, now) = (monotonic_now(), Instant::now());
-        let launches = self.reader.launches_of(id)?.unwrap_or(before);
+        let made =
+            self.reader.launches_of(id)?.zip(before).map(|(all, before)| all.wrapping_sub(before));
         own.observed += now - since.max(self.opened);
         own.presence = Presence::Paused { until: now + own.pause };
         let rate = match own.budget.rung() {
             Rung::PartTime(_) => {
-                let made = launches.wrapping_sub(before);
-                own.slices.add(now, now - since, made, own.stretch.share());
-                let taken = own.budget.counting_load(own.coldness.cost(&self.costs));
-                own.slices.rate(taken)
+                if let Some(made) = made {
+                    own.slices.add(now, now - since, made, own.stretch.share());
+                }
+                own.slices.rate(own.taken(&self.costs))
             }
             _ => None,
         };
@@ -439,46 +449,9 @@ impl LaunchControl {
     }
 }
 
-impl Caller {
-    fn new(load: &Load, since: Instant) -> Self {
-        Self {
-            tgid: load.tgid,
-            budget: CallBudget::default(),
-            coldness: Coldness::default(),
-            presence: Presence::Observed { since, launches: load.launches, until: None },
-            pause: Duration::ZERO,
-            stretch: Stretch::default(),
-            slices: Slices::default(),
-            turn: 0,
-            layer: LaunchLayer::Runtime,
-            observed: Duration::ZERO,
-        }
+/// Readable when a process must be observed less at once.
+impl AsFd for LaunchControl {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.overspent.as_fd()
     }
-
-    /// A window in which it may have been observed all the time is a slice without a pause; not the first one, as what it had
-    /// launched before is not known.
-    fn end_window(&mut self, now: Instant, launches: u32, is_first: bool) {
-        if let Presence::Observed { since, launches: before, until: None } = self.presence
-            && !matches!(self.budget.rung(), Rung::PartTime(_))
-        {
-            if !is_first {
-                self.slices.add(now, now - since, launches.wrapping_sub(before), 1.0);
-            }
-            self.presence = Presence::Observed { since: now, launches, until: None };
-        }
-    }
-}
-
-fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Caller) -> Result<(), ControlError> {
-    let rung = own.budget.rung();
-    let mode = LaunchModeRecord {
-        turn: own.turn,
-        sample_every: if rung.samples_launches() { ONE_IN } else { 0 },
-        driver_only: own.layer.driver_only(),
-        shed: if rung.has_queries() { 0 } else { SHED_QUERIES }
-            | if rung.samples_asyncs() { SHED_ASYNCS } else { 0 },
-    };
-    // The turn stays, so that no gap spans a pause.
-    let is_full = rung == Rung::Full && own.turn == 0;
-    Ok(modes.set(id, (!is_full).then_some(mode))?)
 }

@@ -22,6 +22,7 @@ use crate::hazard::filtered_returns_kill;
 use crate::hit_cost::HitCosts;
 use crate::launch_control::LaunchControl;
 use crate::launch_control::modes::LaunchModes;
+use crate::launch_control::overspent::Overspent;
 use crate::launch_states::LaunchStates;
 use crate::load_error::LoadError;
 use crate::op_table::OpTable;
@@ -117,6 +118,7 @@ impl Probes {
         let programs = Programs::load(options, events.program())?;
         let states = Arc::new(LaunchStates::default());
         let mut modes = LaunchModes::new(&programs.object)?;
+        let overspent = Overspent::new(&programs.object)?;
         let reader = Arc::new(Reader::new(&programs.object, Arc::clone(&states))?);
         let op_table = OpTable::of(&programs.object)?;
         let programs = Arc::new(programs);
@@ -148,7 +150,7 @@ impl Probes {
             desired: Arc::clone(&desired),
             status: Arc::clone(&status),
             launches: LaunchControl::new(
-                modes,
+                (modes, overspent),
                 Arc::clone(&reader),
                 states,
                 (hit_costs, options.step),

@@ -430,6 +430,8 @@ records! {
         stepped_ns: u32,
         /// Hits may take this much of a thread in a window before calls are only counted; 0 for no limit.
         quota_ns: u32,
+        /// Hits that took this much of a thread are reported at once; 0 for never.
+        overspent_ns: u32,
     }
 
     /// Facts about an op that the programs need.

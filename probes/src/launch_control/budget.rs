@@ -29,7 +29,7 @@ const REPAID_IN: f64 = 8.0;
 /// Most of the budget that is saved: what remains is observed for long enough to say something of the rest.
 const MOST_SAVED: f64 = 0.7;
 /// Calls are observed for at least this share of the time, whatever the cost.
-pub(crate) const LEAST_SHARE: f64 = 0.02;
+pub(crate) const LEAST_SHARE: f64 = 0.005;
 /// Above this share a change is not worthwhile.
 const MOST_SHARE: f64 = 0.95;
 
@@ -156,24 +156,14 @@ impl CallBudget {
         };
         self.measure(window);
         let rates = self.rates;
-        let load = |rung| rates.load(rung, cost);
-        // The load at a share says nothing: the share was chosen for it.
-        let full_time = match self.rung {
-            Rung::PartTime(_) => Rung::AsyncsSampled,
-            rung => rung,
-        };
-        let most = self.rungs().find(|&rung| load(rung) <= limits.of(rung) * RELIEF);
+        let fits = |rung| rates.load(rung, cost) <= limits.of(rung) * RELIEF;
+        let most = self.rungs().find(|&rung| fits(rung));
         let relieved = most.is_some_and(|rung| rung.rank() < self.rung.rank());
-        let strained =
-            load(full_time) > limits.of(full_time) && !matches!(self.rung, Rung::PartTime(_));
         self.spend(window, limits);
         self.tried = (self.tried + 1).min(TRIED);
         self.reliefs = if relieved { self.reliefs + 1 } else { 0 };
-        if strained {
-            let again = (self.relief_windows * 2).min(MOST_RELIEF_WINDOWS);
-            self.relief_windows = if self.tried < TRIED { again } else { RELIEF_WINDOWS };
-            let next = self.rungs().find(|&rung| load(rung) <= limits.of(rung));
-            self.rung = next.unwrap_or_else(|| self.part_time(cost, limits));
+        if self.is_strained(cost, limits) {
+            self.step_down(cost, limits);
         } else if let Some(rung) = most.filter(|_| relieved && self.reliefs >= self.relief_windows)
         {
             (self.reliefs, self.tried) = (0, 0);
@@ -182,6 +172,36 @@ impl CallBudget {
             self.rung = self.part_time(cost, limits);
         }
         self.rung
+    }
+
+    /// Evaluates a window that has not ended as if it would bring no more hits than those of the observed time. What they took is
+    /// accounted for once it has ended.
+    pub(crate) fn anticipate(&mut self, window: &Window, cost: HitCost, limits: Limits) -> Rung {
+        self.measure(&Window { observed: window.elapsed, ..*window });
+        if self.is_strained(cost, limits) {
+            self.step_down(cost, limits);
+        }
+        if matches!(self.rung, Rung::PartTime(_)) {
+            self.measure(window);
+            let mut after = *self;
+            after.spend(window, limits);
+            self.rung = after.part_time(cost, limits);
+        }
+        self.rung
+    }
+
+    /// Returns true if probes take too much at the present rung. The load at a share says nothing: the share was chosen for it.
+    fn is_strained(&self, cost: HitCost, limits: Limits) -> bool {
+        !matches!(self.rung, Rung::PartTime(_))
+            && self.rates.load(self.rung, cost) > limits.of(self.rung)
+    }
+
+    fn step_down(&mut self, cost: HitCost, limits: Limits) {
+        let again = (self.relief_windows * 2).min(MOST_RELIEF_WINDOWS);
+        self.relief_windows = if self.tried < TRIED { again } else { RELIEF_WINDOWS };
+        let fits = |rung| self.rates.load(rung, cost) <= limits.of(rung);
+        let next = self.rungs().find(|&rung| fits(rung));
+        self.rung = next.unwrap_or_else(|| self.part_time(cost, limits));
     }
 
     /// Returns the rung at which calls are observed for the share of the time that the rest of the budget allows.
@@ -193,20 +213,22 @@ impl CallBudget {
         Rung::PartTime(share.clamp(LEAST_SHARE, MOST_SHARE))
     }
 
+    /// Accounts for a window that was observed too briefly to say more.
+    pub(crate) fn account(&mut self, window: &Window, limits: Option<Limits>) {
+        if let Some(limits) = limits {
+            self.spend(window, limits);
+        }
+    }
+
     /// Accounts for what probes took in a window.
     fn spend(&mut self, window: &Window, limits: Limits) {
         let spent = window.weight * f64::from(window.load.spent_ns) / 1e9;
         let limit = limits.of(self.rung) * window.elapsed.as_secs_f64();
         let over =
             if matches!(self.rung, Rung::PartTime(_)) { spent } else { (spent - limit).max(0.0) };
-        self.overspent = (self.overspent + over).min(limits.budget * REPAID_IN);
-        self.rest(window.elapsed, Some(limits));
-    }
-
-    /// Lets time pass in which nothing was observed.
-    pub(crate) fn rest(&mut self, elapsed: Duration, limits: Option<Limits>) {
-        let budget = limits.map_or(0.0, |limits| limits.budget) * (1.0 - CHANGE_SHARE);
-        self.overspent = (self.overspent - budget * elapsed.as_secs_f64()).max(0.0);
+        let repaid = limits.budget * (1.0 - CHANGE_SHARE) * window.elapsed.as_secs_f64();
+        let overspent = (self.overspent + over).min(limits.budget * REPAID_IN);
+        self.overspent = (overspent - repaid).max(0.0);
     }
 
     /// Evaluates a window at a fixed rung.

@@ -6,7 +6,7 @@ use gpucause_abi::record::{DRIVER_ONLY, DRIVER_ONLY_BEGINS};
 
 /// A thread that lost its CPU between a launch in the runtime and its part in the driver has it again within this time: also one whose
 /// cgroup used up its CPU limit, which is that of 100 ms.
-const HANDOVER: Duration = Duration::from_millis(150);
+pub(super) const HANDOVER: Duration = Duration::from_millis(150);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaunchLayer {
@@ -26,6 +26,14 @@ impl LaunchLayer {
             Self::Runtime if to_driver => Self::DriverBegins { until: now + HANDOVER },
             layer if to_driver => layer,
             _ => Self::Runtime,
+        }
+    }
+
+    /// The layer after a pause of [`HANDOVER`] or more.
+    pub(super) const fn after_pause(self) -> Self {
+        match self {
+            Self::DriverBegins { .. } => Self::Driver,
+            layer => layer,
         }
     }
 

@@ -78,11 +78,11 @@ impl LaunchModes {
         self.change(|watch| watch.calibrates = how as u32)
     }
 
-    /// Sets what hits cost, and how much of a thread's time they may take in a window.
+    /// Sets what hits cost, how much of a thread's time they may take in a window, and at how much its process is reported.
     pub(crate) fn set_quota(
         &mut self,
         cost: HitCost,
-        quota: Option<Duration>,
+        quota: Option<(Duration, Duration)>,
     ) -> Result<(), libbpf_rs::Error> {
         let saturated = |nanos: u128| u32::try_from(nanos).unwrap_or(u32::MAX);
         let nanos = |cost: Nanos| saturated(cost.0.into());
@@ -90,7 +90,9 @@ impl LaunchModes {
         next.counted_ns = nanos(cost.counted);
         next.timed_ns = nanos(cost.timed);
         next.stepped_ns = nanos(cost.stepped);
-        next.quota_ns = quota.map_or(0, |quota| saturated(quota.as_nanos()).max(1));
+        let limit = |limit: Duration| saturated(limit.as_nanos()).max(1);
+        next.quota_ns = quota.map_or(0, |(quota, _)| limit(quota));
+        next.overspent_ns = quota.map_or(0, |(_, most)| limit(most));
         if next == self.written {
             return Ok(());
         }

@@ -11,6 +11,8 @@ use gpucause_abi::snapshot::RateEstimate;
 
 /// Mean length of a slice, where probes change fast enough.
 const SLICE: Duration = Duration::from_millis(75);
+/// Most that the hits of a slice take of a thread on average.
+const SLICE_TAKES: Duration = Duration::from_millis(15);
 /// Part of the time that attaching and detaching may take, of all processes together.
 const CHANGES: f64 = 0.25;
 /// Slices of this time say what the rate is, if so many are of partial observation.
@@ -40,10 +42,12 @@ impl Random {
     }
 }
 
-/// Mean length of slices where a change of probes takes this long and so many processes are partly observed.
-fn length(share: f64, change: Duration, processes: usize) -> f64 {
+/// Mean length of slices of a process whose hits take this part of its time, where a change of probes takes this long and so many
+/// processes are partly observed.
+pub(crate) fn mean_length(share: f64, taken: f64, change: Duration, processes: usize) -> f64 {
     let least = change.as_secs_f64() * processes as f64 / CHANGES * share;
-    SLICE.as_secs_f64().max(least)
+    let most = SLICE_TAKES.as_secs_f64() / taken.max(f64::EPSILON);
+    SLICE.as_secs_f64().min(most).max(least)
 }
 
 /// Where a process is in its stretches. Their lengths differ, so that no period of a program is theirs.
@@ -63,16 +67,14 @@ impl Default for Stretch {
 }
 
 impl Stretch {
-    /// Lengths of the slice that begins now and of the pause after it, which ends anywhere in the next stretch.
+    /// Lengths of the slice that begins now, of `mean` seconds on average, and of the pause after it, which ends anywhere in the next stretch.
     pub(crate) fn next(
         &mut self,
         share: f64,
-        change: Duration,
-        processes: usize,
+        mean: f64,
         random: &mut Random,
     ) -> (Duration, Duration) {
         self.share = share;
-        let mean = length(share, change, processes);
         let slice = mean * self.factor;
         self.factor = 0.5 + random.next();
         let unobserved = mean * self.factor * (1.0 - share) / share;
@@ -180,7 +182,8 @@ mod tests {
         let (began, mut at, mut stretch, mut all) =
             (Instant::now(), 0.0, Stretch::default(), Vec::new());
         while at < 60.0 {
-            let (slice, pause) = stretch.next(share(at), CHANGE, 1, &mut random);
+            let mean = mean_length(share(at), 0.03, CHANGE, 1);
+            let (slice, pause) = stretch.next(share(at), mean, &mut random);
             let end = at + slice.as_secs_f64();
             let launches = (made(end) - made(at)).round();
             let ended = began + Duration::from_secs_f64(end);
@@ -254,6 +257,12 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_of_a_process_that_does_nothing_but_launch_is_short() {
+        let mean = |taken, change| mean_length(0.01, taken, Duration::from_millis(change), 1);
+        assert_eq!((mean(0.03, 40), mean(0.75, 40), mean(0.75, 1_000)), (0.075, 0.02, 0.04));
+    }
+
+    #[test]
     fn the_rate_of_rare_bursts_is_not_known() {
         let burst = |at: f64| (at / 5.0).floor() * 500_000.0 + (at % 5.0).min(0.5) * 1_000_000.0;
         assert_eq!(observed(0.3, 7, burst).1, None);
@@ -311,7 +320,7 @@ mod tests {
     proptest! {
         #[test]
         fn time_is_observed_in_its_share(share in 0.03f64..0.9, seed in any::<u64>()) {
-            let mean = length(share, CHANGE, 1);
+            let mean = mean_length(share, 0.03, CHANGE, 1);
             let slices = observed(share, seed, |_| 0.0).0;
             for (first, (begin, _)) in slices.iter().enumerate() {
                 let mut seen = 0.0;

@@ -189,6 +189,25 @@ fn and_only_then_are_they_observed_for_a_part_of_the_time_and_nothing_is_made_up
 }
 
 #[test]
+fn a_program_that_only_launches_is_observed_less_before_its_first_window_ends() -> Result<()> {
+    const PROGRAMS: u64 = 4;
+    // The hits of half as many launches take four times a thread's part of half a second; the rest is made while probes change.
+    const MOST: u64 = 100_000;
+    let work = format!("{REAL} calls --calls 1000000000");
+    let (observed, stand_ins, first) = start(&Options::default(), &work)?;
+    observed.set_budget(Some(0.02));
+    let mut launches = 0;
+    let mut programs = vec![first];
+    programs.extend((1..PROGRAMS).map(|_| stand_ins.start(&work)).collect::<Result<Vec<_>>>()?);
+    for mut program in programs {
+        program.go()?;
+        launches += until_step(&observed, program.pid(), "part_time")?.launches();
+    }
+    ensure!(launches <= PROGRAMS * MOST, "{launches} of {PROGRAMS} programs");
+    Ok(())
+}
+
+#[test]
 fn separate_links_of_entry_and_return_go_from_one_process_as_well() -> Result<()> {
     assert_step(Some(AttachMode::Multi), "driver_only", (1.15, 0.0))
 }

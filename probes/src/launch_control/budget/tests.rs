@@ -210,6 +210,21 @@ proptest! {
         prop_assert!(last <= most || least, "{last} of {most} at {rung:?}");
     }
 
+    /// A window can be too much before it has ended only if all of it is.
+    #[test]
+    fn a_window_that_has_not_ended_is_too_much_only_if_all_of_it_is(calls in calls(), part in 0.02f64..1.0) {
+        let whole = calls.window(Rung::Full, COST, Some(LIMITS.budget));
+        let mut begun = whole;
+        begun.observed = whole.elapsed.mul_f64(part);
+        for count in begun.load.timed.iter_mut().chain(&mut begun.load.counted) {
+            *count = (f64::from(*count) * part) as u32;
+        }
+        let (mut early, mut late) = (CallBudget::default(), CallBudget::default());
+        let before = early.anticipate(&begun, COST, LIMITS).rank();
+        let after = late.evaluate(&whole, COST, Some(LIMITS)).rank();
+        prop_assert!(before <= after, "{before} then {after}");
+    }
+
     /// Overspending of the first second is saved in the next ones.
     #[test]
     fn ten_seconds_of_a_young_process_take_the_budget_and_a_tenth(launches in 0u32..300_000, nests in any::<bool>()) {
