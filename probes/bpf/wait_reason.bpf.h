@@ -197,6 +197,15 @@ static __noinline bool may_be_short_of_memory(struct task_struct *task)
 	return swapped > 0;
 }
 
+/* Returns true if a task sleeps for lack of memory, not for a page: it frees some, or its cgroup is above `memory.high`, which the kernel
+ * shows only while it keeps pressure. */
+static __always_inline bool is_short_of_memory(struct task_struct *task, bool in_iowait)
+{
+	if (task->flags & PF_MEMALLOC)
+		return true;
+	return !in_iowait && bpf_core_field_exists(task->in_memstall) && BPF_CORE_READ_BITFIELD(task, in_memstall);
+}
+
 /* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
  * page faults sleep, besides suspended and exiting tasks. */
 static __always_inline __u32 blocked_reason(struct thread *thread, struct task_struct *task)
@@ -212,9 +221,9 @@ static __always_inline __u32 blocked_reason(struct thread *thread, struct task_s
 		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
 		return REASON_STOPPED;
-	if (task->flags & PF_MEMALLOC)
-		return REASON_PAGE_FAULT;
 	in_iowait = BPF_CORE_READ_BITFIELD(task, in_iowait);
+	if (is_short_of_memory(task, in_iowait))
+		return REASON_PAGE_FAULT;
 	if (number < 0) {
 		if (task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES))
 			return REASON_OTHER;

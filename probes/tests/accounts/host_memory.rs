@@ -133,6 +133,24 @@ fn freeing_memory_for_a_cgroup_at_its_limit_takes_the_time_of_who_is_in_it() -> 
 }
 
 #[test]
+#[ignore = "needs the memory controller of the unified hierarchy: make test-kernels has it"]
+fn time_that_the_kernel_holds_a_process_up_above_its_high_limit_is_lack_of_memory() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let high = (8 * MIB).to_string();
+    let cgroup = Cgroup::limited("memory", &[], &[("memory.high", &high)])?;
+    let mut limited = ready(&observed, &stand_ins, &format!("host --write {}", 11 * MIB))?;
+    cgroup.add(limited.pid())?;
+    limited.go()?;
+    let wrote = number(&limited.result()?, "/write_ns");
+    let time = &observed.process(limited.pid())?.dispatchers[0].time;
+    let [memory, io] = [Reason::PageFault, Reason::Io].map(|reason| off(time, reason));
+    ensure!(wrote > 500_000_000, "it was not held up: {wrote} ns");
+    ensure!(memory > wrote / 10 * 9 && io < wrote / 20, "{wrote} ns: {time:?}");
+    Ok(())
+}
+
+#[test]
 fn a_process_that_is_killed_for_lack_of_memory_is_counted_once() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;
