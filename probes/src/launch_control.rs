@@ -1,5 +1,5 @@
-//! Applies the decisions of [`CallBudget`]: updates the programs, then detaches or attaches probes. The programs alone decide
-//! what counts; links only save the cost of a hit.
+//! Applies the decisions of a [`CallBudget`](budget::CallBudget): updates the programs, then detaches or attaches probes. The
+//! programs alone decide what counts; links only save the cost of a hit.
 
 pub(crate) mod budget;
 mod caller;

@@ -152,8 +152,6 @@ fn counts_are_those_of_the_workload_by_op_exactly() {
     // Each kernel's first launch, and those of the other threads that began before it ended.
     assert!((5..=5 * 4).contains(&cold), "{cold} cold launches");
     assert_eq!(samples.sum("gpucause_calls_abandoned_total", &[("pid", &pid)]), 0.0);
-    assert_eq!(samples.sum("gpucause_map_full_total", &[]), 0.0);
-    assert_eq!(samples.sum("gpucause_events_dropped_total", &[("reason", "too_deep")]), 0.0);
 }
 
 #[test]
