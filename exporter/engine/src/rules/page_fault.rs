@@ -46,7 +46,7 @@ fn words(blocking: &Blocking) -> Words {
 pub(super) const RULE: Rule = Rule {
     cause: Cause::PageFault,
     reads: &OFF_CPU_ACCOUNTS,
-    needs: "waits in page faults, or time in which the thread frees memory for its pages, are part of an effect",
+    needs: "waits in page faults, time in which the thread frees memory for its pages, or for which the kernel holds it up above `memory.high`, are part of an effect",
     during_warm_up: false,
     evaluate,
 };
