@@ -220,7 +220,7 @@ impl LaunchControl {
             let opened = self.opened;
             let caller = self.callers.entry(load.id).or_insert_with(|| Caller::new(&load, opened));
             let before = caller.budget.rung();
-            if matches!(before, Rung::PartTime(_)) || self.pinned.is_some() {
+            if matches!(before, Rung::PartTime(_)) {
                 continue;
             }
             // Since the first hit: it may have begun a moment ago.
@@ -286,14 +286,10 @@ impl LaunchControl {
         let mean = self.mean_slice(id, share);
         let Some(own) = self.callers.get_mut(&id) else { return Ok(()) };
         own.layer = own.layer.after_pause();
-        let mut stretch = Stretch::default();
-        let (_, pause) = stretch.next(share, mean, &mut self.random);
+        own.stretch = Stretch::default();
+        let (_, pause) = own.stretch.next(share, mean, &mut self.random);
         own.pause = pause.max(HANDOVER);
-        self.pause_one(id)?;
-        if let Some(own) = self.callers.get_mut(&id) {
-            own.stretch = stretch;
-        }
-        Ok(())
+        self.pause_one(id)
     }
 
     /// The mean length of a slice of the process, in seconds.
@@ -386,25 +382,22 @@ impl LaunchControl {
 
     fn pause_one(&mut self, id: ProcId) -> Result<(), ControlError> {
         let Some(own) = self.callers.get_mut(&id) else { return Ok(()) };
-        let Presence::Observed { since, launches: before, .. } = own.presence else {
-            return Ok(());
-        };
+        let Presence::Observed { since, .. } = own.presence else { return Ok(()) };
         own.turn = own.turn.wrapping_add(1);
         self.modes.set(id, own.mode())?;
         let (paused_at, now) = (monotonic_now(), Instant::now());
-        let made =
-            self.reader.launches_of(id)?.zip(before).map(|(all, before)| all.wrapping_sub(before));
+        let launches = self.reader.launches_of(id)?;
         own.observed += now - since.max(self.opened);
-        own.presence = Presence::Paused { until: now + own.pause };
         let rate = match own.budget.rung() {
             Rung::PartTime(_) => {
-                if let Some(made) = made {
-                    own.slices.add(now, now - since, made, own.stretch.share());
+                if let Some(launches) = launches {
+                    own.end_slice(now, launches);
                 }
                 own.slices.rate(own.taken(&self.costs))
             }
             _ => None,
         };
+        own.presence = Presence::Paused { until: now + own.pause };
         self.states.pause(id, paused_at, rate);
         Ok(())
     }

@@ -84,14 +84,20 @@ impl Caller {
 
     /// A window in which it may have been observed all the time is a slice without a pause.
     pub(super) fn end_window(&mut self, now: Instant, launches: u32) {
-        if let Presence::Observed { since, launches: before, until: None } = self.presence
+        if matches!(self.presence, Presence::Observed { until: None, .. })
             && !matches!(self.budget.rung(), Rung::PartTime(_))
         {
-            if let Some(before) = before {
-                self.slices.add(now, now - since, launches.wrapping_sub(before), 1.0);
-            }
+            self.end_slice(now, launches);
             self.presence =
                 Presence::Observed { since: now, launches: Some(launches), until: None };
+        }
+    }
+
+    /// What was observed until now stands for the share of the time that was chosen for it, or without an end for itself alone.
+    pub(super) fn end_slice(&mut self, now: Instant, launches: u32) {
+        if let Presence::Observed { since, launches: Some(before), until } = self.presence {
+            let share = if until.is_some() { self.stretch.share() } else { 1.0 };
+            self.slices.add(now, now - since, launches.wrapping_sub(before), share);
         }
     }
 
@@ -106,5 +112,50 @@ impl Caller {
                 | if rung.samples_asyncs() { SHED_ASYNCS } else { 0 },
         };
         (rung != Rung::Full || self.turn != 0).then_some(mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::ProcId;
+
+    use crate::launch_control::slices::{Random, mean_length};
+
+    #[test]
+    fn what_was_observed_all_the_time_stands_for_itself_after_partial_observation_as_well() {
+        const SHARE: f64 = 0.25;
+        const A_SECOND: f64 = 1_000.0;
+        let hits = LoadRecord::default();
+        let load = Load {
+            id: ProcId(1),
+            tgid: Tgid(1),
+            parent: None,
+            window: 0,
+            hits,
+            all_spent: Nanos(0),
+            all_spent_ran: 0.0,
+            launches: 0,
+        };
+        let (mut now, mut launches) = (Instant::now(), 0_u32);
+        let mut caller = Caller::new(&load, now);
+        let mut random = Random::new(1);
+        let mut observe = |caller: &mut Caller, seconds: f64, a_second: f64, ends: bool| {
+            let length = Duration::from_secs_f64(seconds);
+            let until = ends.then(|| now + length);
+            caller.presence = Presence::Observed { since: now, launches: Some(launches), until };
+            (now, launches) = (now + length, launches + (seconds * a_second) as u32);
+            caller.end_slice(now, launches);
+            now += caller.pause;
+        };
+        let mean = mean_length(SHARE, 0.03, Duration::ZERO, 1);
+        for _ in 0..60 {
+            let (slice, pause) = caller.stretch.next(SHARE, mean, &mut random);
+            caller.pause = pause;
+            observe(&mut caller, slice.as_secs_f64(), A_SECOND, true);
+        }
+        observe(&mut caller, 1.0, 2.0 * A_SECOND, false);
+        let rate = caller.slices.rate(0.0).map(|rate| rate.per_second);
+        assert!(rate.is_some_and(|rate| rate < 1.2 * A_SECOND), "{rate:?}");
     }
 }
