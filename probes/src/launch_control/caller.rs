@@ -93,7 +93,7 @@ impl Caller {
         }
     }
 
-    /// What was observed until now stands for the share of the time that was chosen for it, or without an end for itself alone.
+    /// Ends a slice: it stands for the share of the time that was chosen for it, or without an end for itself alone.
     pub(super) fn end_slice(&mut self, now: Instant, launches: u32) {
         if let Presence::Observed { since, launches: Some(before), until } = self.presence {
             let share = if until.is_some() { self.stretch.share() } else { 1.0 };
